@@ -1,0 +1,156 @@
+"""Admission policy: which request runs where, which waits, and how each one leaves.
+
+Pure decisions on the event loop's thread: nothing here awaits, logs, reads a clock or builds text for people. Every
+step takes `now_ns` and leaves the core at a fixed point: no waiter has a free live candidate when a step returns.
+
+A step first changes state, then ends what must end, then grants, and only then *delivers* its decisions by calling
+the owners, so an owner always sees a core at its fixed point and may call any step from its callback. A step called
+from a callback changes state and decides at once; its decisions are delivered by the outermost step, in order.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from iop_fast._core.ledger import Lease
+
+class Outcome(IntEnum):
+    """How a request left admission; a rejected one never waited, an evicted one did."""
+
+    GRANTED = 0
+    REJECTED_QUEUE_FULL = 1
+    REJECTED_UNAVAILABLE = 2
+    EVICTED_TIMEOUT = 3
+    EVICTED_UNAVAILABLE = 4
+    EVICTED_CANCELLED = 5
+    EVICTED_DRAINING = 6
+
+class Owner(Protocol):
+    """The request behind a waiter. Each waiter ends by exactly one of these calls (none after a successful cancel)."""
+
+    def on_granted(self, lease: Lease) -> None:
+        """Take over the lease: from here on the owner must release it. It may have been lost already (`is_held`)."""
+    def on_evicted(self, outcome: Outcome) -> None:
+        """The waiter left the queue without a lease."""
+
+class ProviderSpec(NamedTuple):
+    """One provider of a plan. `healthy` is the file's word, or the Node's last report where the file says auto."""
+
+    node_id: str
+    provider_id: str
+    capacity: int
+    long_capacity: int
+    priority: int
+    enabled: bool
+    healthy: bool
+    can: int
+
+class Plan(NamedTuple):
+    """What admission needs of one configuration revision. Immutable.
+
+    `providers` stand in file order. `models` maps a model id to keys (node_id, provider_id) in file order, each of
+    which is in `providers`. `queue_timeout_ns` 0 means none.
+    """
+
+    providers: Sequence[ProviderSpec]
+    models: Mapping[str, Sequence[tuple[str, str]]]
+    max_queue: int
+    queue_timeout_ns: int
+
+class SnapshotRow(NamedTuple):
+    """One provider as it stands. The effective values are all 0 while its Node is offline."""
+
+    node_id: str
+    provider_id: str
+    link: str  # "offline" | "ready" | "draining"
+    enabled: bool
+    healthy: bool
+    priority: int
+    configured_capacity: int
+    configured_long_capacity: int
+    capacity: int
+    long_capacity: int
+    in_flight: int
+    long_in_flight: int
+    queued: int
+
+class Waiter:
+    """A request in the queue. Only the core makes one; the owner keeps it to cancel."""
+
+    @property
+    def is_waiting(self) -> bool: ...
+    @property
+    def enqueued_at_ns(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+
+class Admission:
+    """The ledger, the one global queue and the policy between them."""
+
+    def __init__(self, plan: Plan, *, now_ns: int = 0, verify: bool = False) -> None:
+        """Start with every Node offline. `verify` checks invariants I1 to I10 after each step (O(n))."""
+
+    # Steps. `now_ns` never falls from one step to the next.
+    def submit(self, now_ns: int, owner: Owner, model: str, long: bool, needs: int) -> Lease | Waiter | Outcome:
+        """Admit a request: a Lease is granted at once, a Waiter queued, an Outcome REJECTED_*.
+
+        Raises KeyError for a model that the plan does not have and ValueError when no catalog provider of the model
+        can do `needs`: the shell refuses both before.
+        """
+    def readmit(self, now_ns: int, owner: Owner, model: str, needs: int, ended: Lease) -> Lease | Waiter | Outcome:
+        """Admit again a request whose lease ended before its provider can have seen it.
+
+        It keeps the ended lease's place (sequence, enqueue time, label), is not counted in max_queue and does not get
+        the ended lease's provider. Outcome EVICTED_TIMEOUT past its deadline, EVICTED_UNAVAILABLE without another live
+        candidate. Raises ValueError while `ended` is held.
+        """
+    def release(self, now_ns: int, lease: Lease) -> bool:
+        """End a lease and grant what it frees. False, counted and without effect for one released before; False for
+        one lost with its Node."""
+    def cancel(self, now_ns: int, waiter: Waiter) -> bool:
+        """End a waiter as EVICTED_CANCELLED without calling its owner. False when it has ended already: its owner was
+        called, or will be before the running step returns."""
+    def tick(self, now_ns: int) -> None:
+        """End the waiters whose deadline has come."""
+    def reconfigure(self, now_ns: int, plan: Plan) -> None:
+        """Take over a new plan in one step. Leases, order, rotation and enqueue times are kept."""
+    def node_ready(self, now_ns: int, node_id: str, generation: int, healthy: Mapping[str, bool]) -> bool:
+        """Make a Node's providers candidates. `healthy` by provider id; those not named keep what they had. False
+        (no change) unless the generation is newer than any seen for this Node."""
+    def node_draining(self, now_ns: int, node_id: str, generation: int) -> bool:
+        """Take a ready Node out of dispatch and keep its leases. False for another generation."""
+    def node_down(self, now_ns: int, node_id: str, generation: int) -> bool:
+        """Take a Node offline; every lease of that generation is lost in the same step. False for another generation."""
+    def health(self, now_ns: int, node_id: str, generation: int, healthy: Mapping[str, bool]) -> bool:
+        """Change the health of providers of a Node. False for another generation."""
+    def drain(self, now_ns: int) -> None:
+        """End every waiter as EVICTED_DRAINING."""
+    def reclaim(self, now_ns: int) -> list[tuple[str, str]]:
+        """Give back the leases that were dropped unreleased; return the key of each one's provider."""
+
+    # Read-outs.
+    @property
+    def next_deadline_ns(self) -> int:
+        """The earliest deadline, 0 when nothing waits with one. The shell keeps one timer on it."""
+    @property
+    def has_dropped(self) -> bool:
+        """True when `reclaim` has something to give back. O(1)."""
+    @property
+    def waiting(self) -> int:
+        """Waiters of all models, re-admitted ones included."""
+    @property
+    def max_queue(self) -> int: ...
+    def provider_key(self, lease: Lease) -> tuple[str, str]:
+        """The (node_id, provider_id) that a lease is for."""
+    def live_candidates(self, model: str, long: bool, needs: int) -> int:
+        """How many live candidates a request of this kind has."""
+    def snapshot(self) -> list[SnapshotRow]:
+        """One row per provider of the plan, in file order; O(providers + model-provider pairs)."""
+    def counters(self) -> dict[str, int]:
+        """submitted, readmitted, one value per Outcome by lower-case name, double_release, reclaimed, callback_failed."""
+    def take_failures(self) -> list[BaseException]:
+        """Exceptions raised by owners since the last call. The lease of a failed `on_granted` was given back."""
+    def copy(self) -> Admission:
+        """An independent copy without owners' callbacks, for a dry run: its decisions are counted, not delivered."""
+    def verify(self) -> None:
+        """Assert invariants I1 to I10; O(n). Raises AssertionError naming the invariant."""

@@ -1,0 +1,55 @@
+"""Incremental scan of a request body: validates JSON and finds the few spans that admission and the splice need.
+
+Fed with pieces as they arrive; any split of the bytes gives the same result. Never holds the body: spans are offsets
+into it.
+"""
+
+from collections.abc import Sequence
+
+# Feature bits of a request, part of `needs` (see iop_fast.edge.needs for the surface bits).
+FEATURE_TOOLS: int
+FEATURE_IMAGES: int
+FEATURE_AUDIO: int
+FEATURE_JSON_SCHEMA: int
+
+class ScanError(ValueError):
+    """The body is refused. `code` is stable and short, `param` the top-level key at fault or None, `offset` the byte."""
+
+    code: str  # "invalid_json" | "duplicate_key" | "too_deep" | "not_an_object" | "invalid_utf8" | "bad_field"
+    param: str | None
+    offset: int
+
+class BodyScan:
+    """One scan of one body. `feed` each piece, then `finish` once; both raise ScanError and are dead afterwards."""
+
+    def __init__(self, max_depth: int = 128) -> None: ...
+    def feed(self, piece: bytes | bytearray | memoryview) -> None:
+        """Take the next bytes; O(len), no allocation that grows with the body."""
+    def finish(self) -> None:
+        """Declare the body complete; the read-outs below are valid from here on."""
+    @property
+    def model(self) -> str | None:
+        """Decoded top-level "model" string; None when absent. A value that is not a string, or one over 1,024
+        characters, is a ScanError "bad_field" with param "model"."""
+    @property
+    def model_span(self) -> tuple[int, int]:
+        """Start and end offset of the model's JSON text, quotes included; (0, 0) when absent."""
+    @property
+    def stream(self) -> bool:
+        """Top-level "stream" is true; null and absent are False, another type is a ScanError "bad_field"."""
+    @property
+    def features(self) -> int:
+        """FEATURE_* bits seen: non-empty top-level tools/functions, image or audio content parts, a response_format of
+        type json_schema."""
+    @property
+    def estimated_tokens(self) -> int:
+        """Estimated input tokens: DESIGN of the estimate stands in the implementation's head."""
+    @property
+    def top_level_keys(self) -> Sequence[str]:
+        """Names of the top-level keys in order, decoded, the first 256."""
+    @property
+    def insert_at(self) -> int:
+        """Offset just behind the opening brace, where absent fields can be inserted."""
+
+def estimate_tokens(text: str) -> int:
+    """The estimate of one text, by the same rule as the scan (for tests and calibration)."""
