@@ -43,12 +43,24 @@ class MessageStream(Protocol):
         ...
 
 
+class Head(NamedTuple):
+    """Head of an answer, end-to-end headers only."""
+
+    status: int
+    reason: bytes
+    headers: list[tuple[bytes, bytes]]
+
+
 class Downstream(Protocol):
-    """The client's side of one exchange: a transport that only ever carries this answer until `finish`."""
+    """The client's side of one exchange: it carries this one answer and knows how to frame it.
+
+    The exchange says what the answer is; chunking, lengths, HEAD, HTTP/1.0, keep-alive and the order of pipelined
+    answers are the connection's business.
+    """
 
     @property
     def is_open(self) -> bool:
-        """False from the moment the client is known to be gone or the answer is finished."""
+        """False from the moment the client is known to be gone or the answer has ended."""
         ...
 
     @property
@@ -56,12 +68,12 @@ class Downstream(Protocol):
         """True while the transport is below its high-water mark."""
         ...
 
-    def write(self, pieces: Sequence[bytes]) -> None:
-        """Write the pieces in one call to the transport. A closed transport swallows them."""
-        ...
+    def send(self, head: Head | None, pieces: Sequence[bytes], end: bool) -> None:
+        """Send the head (once, first), body pieces and the proper end, in one write to the transport.
 
-    def finish(self, keep_alive: bool) -> None:
-        """End the answer; the connection goes on to the next request, or closes when it may not be kept."""
+        Hop-by-hop headers never stand in `head`. A `content-length` there fixes the length; without one the body is
+        delimited by chunks (or by close for HTTP/1.0). A closed connection swallows everything.
+        """
         ...
 
     def abort(self) -> None:
@@ -69,12 +81,47 @@ class Downstream(Protocol):
         ...
 
 
-class Head(NamedTuple):
-    """Head of a provider's answer, end-to-end headers only."""
+class RequestHead(NamedTuple):
+    """Head of a client's request, checked by the HTTP front.
 
-    status: int
-    reason: bytes
+    `path` is the raw path without the query and `query` what follows the question mark (b"" without one). Header names
+    are lower case; hop-by-hop headers and those that Connection names are already gone. `content_length` is None for a
+    chunked body.
+    """
+
+    method: bytes
+    path: bytes
+    query: bytes
     headers: list[tuple[bytes, bytes]]
+    content_length: int | None
+
+
+class Receiver(Protocol):
+    """What an HTTP connection calls on the request it has parsed (the exchange)."""
+
+    def on_body(self, piece: bytes) -> None:
+        """The next bytes of the body. Not called once the answer has ended."""
+        ...
+
+    def on_body_complete(self) -> None:
+        """The body is whole; called for a request without a body too."""
+        ...
+
+    def on_client_gone(self) -> None:
+        """The client left, or broke the protocol and was answered by the connection: nothing sent matters any more."""
+        ...
+
+    def on_writable(self) -> None:
+        """The transport fell below its low-water mark after it had been above the high one."""
+        ...
+
+
+class Service(Protocol):
+    """What stands behind the HTTP front."""
+
+    def open(self, head: RequestHead, downstream: Downstream) -> Receiver:
+        """Take a request whose head is complete; it may be answered at once, before its body."""
+        ...
 
 
 class Usage(NamedTuple):

@@ -1,0 +1,55 @@
+"""The compiled modules and one debug switch; everything else is in pyproject.toml.
+
+`IOP_DEBUG=1` builds with line tracing (coverage of the .pyx), annotate reports and C asserts.
+"""
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+DEBUG = os.environ.get("IOP_DEBUG", "0") == "1"
+
+MODULES = {
+    "iop_fast._core.clock": "src_pyx/clock.pyx",
+    "iop_fast._core.ledger": "src_pyx/ledger.pyx",
+    "iop_fast._core.wait_queue": "src_pyx/wait_queue.pyx",
+    "iop_fast._core.admission": "src_pyx/admission.pyx",
+    "iop_fast._core.scan": "src_pyx/scan.pyx",
+    "iop_fast._hot.frames": "src_pyx/frames.pyx",
+}
+
+DIRECTIVES = {
+    "language_level": "3",
+    "binding": True,
+    "embedsignature": False,
+    "boundscheck": DEBUG,
+    "wraparound": False,
+    "initializedcheck": False,
+    "cdivision": True,
+    "linetrace": DEBUG,
+}
+
+# Line tracing with coverage's C tracer; sys.monitoring is not supported by Cython's coverage plug-in.
+MACROS = [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")] if DEBUG else []
+
+
+def interface_is_newer() -> bool:
+    """A module's own .pxd is no dependency that cythonize sees: rebuild all when any is newer than any .c."""
+    made = [path.stat().st_mtime for path in Path("src_pyx").glob("*.c")]
+    interfaces = [path.stat().st_mtime for path in Path("iop_fast").rglob("*.pxd")]
+    return not made or any(stamp > min(made) for stamp in interfaces)
+
+
+setup(
+    ext_modules=cythonize(
+        [
+            Extension(name, [source], define_macros=MACROS, extra_compile_args=["-O0", "-g"] if DEBUG else ["-O2"])
+            for name, source in MODULES.items()
+        ],
+        compiler_directives=DIRECTIVES,
+        annotate=DEBUG,
+        force=DEBUG or interface_is_newer(),
+    )
+)
