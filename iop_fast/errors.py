@@ -40,7 +40,7 @@ class Failure(Enum):
     MALFORMED_HTTP = FailureRow(400, "invalid_request_error", "malformed_http", closes=True)
     EXPECTATION_FAILED = FailureRow(417, "invalid_request_error", "expectation_failed", closes=True)
     METHOD_NOT_IMPLEMENTED = FailureRow(501, "invalid_request_error", "method_not_implemented", closes=True)
-    ENCODING_NOT_IMPLEMENTED = FailureRow(501, "invalid_request_error", "transfer_encoding_not_implemented", closes=True)
+    ENCODING_NOT_IMPLEMENTED = FailureRow(501, "invalid_request_error", "transfer_encoding", closes=True)
     VERSION_NOT_SUPPORTED = FailureRow(505, "invalid_request_error", "http_version_not_supported", closes=True)
     REQUEST_TOO_LARGE = FailureRow(413, "invalid_request_error", "request_too_large", closes=True)
     URI_TOO_LONG = FailureRow(414, "invalid_request_error", "uri_too_long", closes=True)

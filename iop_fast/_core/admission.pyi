@@ -120,7 +120,7 @@ class Admission:
     def node_draining(self, now_ns: int, node_id: str, generation: int) -> bool:
         """Take a ready Node out of dispatch and keep its leases. False for another generation."""
     def node_down(self, now_ns: int, node_id: str, generation: int) -> bool:
-        """Take a Node offline; every lease of that generation is lost in the same step. False for another generation."""
+        """Take a Node offline; its leases are lost in the same step. False for another generation."""
     def health(self, now_ns: int, node_id: str, generation: int, healthy: Mapping[str, bool]) -> bool:
         """Change the health of providers of a Node. False for another generation."""
     def drain(self, now_ns: int) -> None:
@@ -147,7 +147,7 @@ class Admission:
     def snapshot(self) -> list[SnapshotRow]:
         """One row per provider of the plan, in file order; O(providers + model-provider pairs)."""
     def counters(self) -> dict[str, int]:
-        """submitted, readmitted, one value per Outcome by lower-case name, double_release, reclaimed, callback_failed."""
+        """submitted, readmitted, each Outcome by lower-case name, double_release, reclaimed, callback_failed."""
     def take_failures(self) -> list[BaseException]:
         """Exceptions raised by owners since the last call. The lease of a failed `on_granted` was given back."""
     def copy(self) -> Admission:

@@ -13,7 +13,7 @@ FEATURE_AUDIO: int
 FEATURE_JSON_SCHEMA: int
 
 class ScanError(ValueError):
-    """The body is refused. `code` is stable and short, `param` the top-level key at fault or None, `offset` the byte."""
+    """The body is refused: a stable short `code`, the top-level key at fault or None, the byte offset."""
 
     code: str  # "invalid_json" | "duplicate_key" | "too_deep" | "not_an_object" | "invalid_utf8" | "bad_field"
     param: str | None

@@ -5,10 +5,10 @@ Every `encode_*` returns one entry of `Batch.frames`, tag and length included, s
 Checked against runtime_pb2 in tests; unknown fields and frames are skipped as protobuf does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
-from iop_fast.seams import EdgeRun, End, Head, TunnelRequest, Usage
+from iop_fast.seams import EdgeRun, End, Head, TunnelRequest
 
 class FrameError(ValueError):
     """A message is not a well-formed Batch: the peer is broken and its session must end."""
