@@ -1,0 +1,72 @@
+# Verbs: up build debug test smoke bench lint types cov proto check clean. Each one installs what it needs into .venv.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+MODEL ?= echo
+SOURCES := setup.py $(wildcard src_pyx/*.pyx) $(shell find iop_fast -name '*.pxd')
+
+.PHONY: up build debug test smoke bench lint types cov proto check clean
+
+# The interpreter and pip.
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: Python 3.11 or newer expected, $(PYTHON) is $$($(PYTHON) -V 2>&1); name another with PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
+	@touch $@
+
+# What runs: the package, editable, with its compiled modules.
+$(VENV)/.run: pyproject.toml $(VENV)/.made
+	$(PY) -m pip install --quiet --editable .
+	@touch $@
+
+# What develops: linters, type checker, test tools.
+$(VENV)/.dev: pyproject.toml $(VENV)/.run
+	$(PY) -m pip install --quiet --group dev
+	@touch $@
+
+# Compiled modules that follow an edit of their source (the editable install made them the first time).
+$(VENV)/.built: $(SOURCES) $(VENV)/.dev
+	$(PY) setup.py --quiet build_ext --inplace
+	@touch $@
+
+## Run Edge, Node and a model on this machine; Ctrl-C stops them.
+up: $(VENV)/.run
+	$(VENV)/bin/iop up --model $(MODEL)
+
+build: $(VENV)/.built
+
+## A traced build with C asserts in a copy of the tree (build/debug), as `make cov` uses it.
+debug: $(VENV)/.dev
+	$(PY) scripts/debug_tree.py
+
+test: $(VENV)/.built
+	$(PY) -m pytest
+
+smoke: $(VENV)/.built
+	scripts/e2e-provider-capacity-smoke.sh
+
+bench: $(VENV)/.built
+	$(PY) -m pytest benchmarks --benchmark-only --benchmark-columns=min,median,ops --override-ini python_files='bench_*.py' --override-ini timeout=0
+	$(PY) benchmarks/core_ratios.py
+	$(PY) benchmarks/edge_against_haproxy.py
+
+lint: $(VENV)/.dev
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(VENV)/bin/cython-lint --max-line-length 120 src_pyx
+
+types: $(VENV)/.built
+	$(PY) -m mypy
+
+## Line coverage of iop_fast and src_pyx together, at least 90 %.
+cov: debug
+	cd build/debug && ../../$(PY) -m coverage run -m pytest && ../../$(PY) -m coverage combine --quiet && ../../$(PY) -m coverage report
+
+proto: $(VENV)/.dev
+	$(PY) scripts/gen_proto.py
+
+## Everything that CI runs.
+check: lint types test smoke
+
+clean:
+	rm -rf build dist *.egg-info src_pyx/*.c src_pyx/*.html iop_fast/_core/*.so iop_fast/_hot/*.so
