@@ -24,7 +24,7 @@ MODULE = "iop_fast.wire.runtime_pb2"
 def generate(out: Path) -> dict[str, str]:
     """Run protoc into the empty directory `out` and return file name -> text as it is to be committed."""
     plugin = Path(sysconfig.get_path("scripts")) / "protoc-gen-mypy"
-    subprocess.run(
+    done = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -36,8 +36,12 @@ def generate(out: Path) -> dict[str, str]:
             f"--mypy_out={out}",
             SOURCE,
         ],
-        check=True,
+        check=False,
+        capture_output=True,
+        text=True,
     )
+    if done.returncode != 0:
+        raise SystemExit(f"protoc failed with status {done.returncode}:\n{done.stderr}")
     files = {path.name: path.read_text("utf-8") for path in sorted((out / "iop").iterdir())}
     return {name: with_import_path(text) for name, text in files.items()}
 
