@@ -5,7 +5,6 @@ Every `encode_*` returns one entry of `Batch.frames`, tag and length included, s
 Checked against runtime_pb2 in tests; unknown fields and frames are skipped as protobuf does.
 """
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from iop_fast.seams import EdgeRun, End, Head, TunnelRequest
@@ -38,11 +37,13 @@ class NodeSide(Protocol):
     def on_control(self, frame: bytes) -> None: ...
     def on_frame_failed(self, run_id: int, error: Exception) -> None: ...
 
-def dispatch_edge(message: bytes, runs: Mapping[int, EdgeRun], side: EdgeSide) -> int:
+def dispatch_edge(message: bytes, runs: dict[int, EdgeRun], side: EdgeSide) -> int:
     """Walk a message that came from a Node; return its number of frames.
 
     Frames of one run are gathered: each run gets at most one `on_answer`, after the walk, in order of first appearance.
-    Frames of an unknown run are dropped. Raises FrameError before any run is called.
+    A run whose RunEnd is in the message is deleted from `runs` when its `on_answer` has returned; one whose callback
+    raised stays there for `on_frame_failed` to deal with. Frames of an unknown run are dropped. Raises FrameError
+    before any run is called.
     """
 
 def dispatch_node(message: bytes, side: NodeSide) -> int:
