@@ -31,7 +31,7 @@ $(VENV)/.built: $(SOURCES) $(VENV)/.dev
 
 ## Run Edge, Node and a model on this machine; Ctrl-C stops them.
 up: $(VENV)/.run
-	$(VENV)/bin/iop up --model $(MODEL)
+	$(VENV)/bin/iop up --model $(MODEL) $(UP_FLAGS)
 
 build: $(VENV)/.built
 

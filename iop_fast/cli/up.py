@@ -53,7 +53,12 @@ ready: model {model} on http://127.0.0.1:{port}/v1
   curl -sN http://127.0.0.1:{port}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "hello"}}]}}'
 
-  python -c 'import openai; print(openai.OpenAI(base_url="http://127.0.0.1:{port}/v1", api_key="any").chat.completions.create(model="{model}", messages=[{{"role": "user", "content": "hello"}}]).choices[0].message.content)'
+  python - <<'PY'
+  from openai import OpenAI
+  client = OpenAI(base_url="http://127.0.0.1:{port}/v1", api_key="any")
+  messages = [{{"role": "user", "content": "hello"}}]
+  print(client.chat.completions.create(model="{model}", messages=messages).choices[0].message.content)
+  PY
 
 Ctrl-C stops it."""
 
@@ -66,7 +71,9 @@ class Stopped(Exception):
 @click.option("--model", type=click.Choice(["echo"]), default="echo", show_default=True, help="The model to serve.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Port for clients.")
 @click.option("--link-port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port for the Node.")
-@click.option("--admin-port", type=click.IntRange(1, 65535), default=8082, show_default=True, help="Port for operators.")
+@click.option(
+    "--admin-port", type=click.IntRange(1, 65535), default=8082, show_default=True, help="Port for operators."
+)
 def up(model: str, port: int, link_port: int, admin_port: int) -> None:
     """Run Edge and Node together on this machine, to try it out.
 
