@@ -1,11 +1,11 @@
-# Verbs: up build debug test smoke bench lint types cov proto check clean. Each one installs what it needs into .venv.
+# Verbs: up build debug test smoke bench bench-load lint types cov proto check clean. Each one installs what it needs into .venv.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 MODEL ?= echo
 SOURCES := setup.py $(wildcard src_pyx/*.pyx) $(shell find iop_fast -name '*.pxd')
 
-.PHONY: up build debug test smoke bench lint types cov proto check clean
+.PHONY: up build debug test smoke bench bench-load lint types cov proto check clean
 
 # The interpreter and pip.
 $(VENV)/.made:
@@ -48,7 +48,11 @@ smoke: $(VENV)/.built
 bench: $(VENV)/.built
 	$(PY) -m pytest benchmarks --benchmark-only --benchmark-columns=min,median,ops --override-ini python_files='bench_*.py' --override-ini timeout=0
 	$(PY) benchmarks/core_ratios.py
-	$(PY) benchmarks/edge_against_haproxy.py
+	$(PY) -m benchmarks.load.run --only requests --connections 32 --rounds 3
+
+## End to end: direct, HAProxy and Edge + Node in one run (needs haproxy).
+bench-load: $(VENV)/.built
+	$(PY) -m benchmarks.load.run
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
