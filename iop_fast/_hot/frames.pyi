@@ -2,22 +2,33 @@
 
 Every `encode_*` returns one entry of `Batch.frames`, tag and length included, so a message is `b"".join(entries)`.
 `dispatch_*` walk a message and call. Session frames are rare and go through runtime_pb2 (`encode_frame`, `on_control`).
-Checked against runtime_pb2 in tests; unknown fields and frames are skipped as protobuf does.
+Checked against runtime_pb2 in tests: an entry equals what protobuf's serializer makes, and unknown fields and frames
+are skipped as protobuf does.
+
+Encoding raises TypeError for a wrong type (names, values and paths are bytes), OverflowError for a number that its
+field does not hold, ValueError for text that is no Unicode and for more than `MAX_HEADERS` header fields.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from iop_fast.seams import EdgeRun, End, Head, TunnelRequest
+
+MAX_HEADERS: Final[int]
+"""Header fields that a head or a tunnel request may carry; decoding refuses more as it refuses malformed bytes."""
 
 class FrameError(ValueError):
     """A message is not a well-formed Batch: the peer is broken and its session must end."""
 
-def encode_tunnel_request(run_id: int, request: TunnelRequest) -> bytes: ...
-def encode_request_body(run_id: int, piece: bytes, complete: bool) -> bytes: ...
+def encode_tunnel_request(run_id: int, request: TunnelRequest) -> bytes:
+    """`request.body` may be any object with contiguous bytes."""
+
+def encode_request_body(run_id: int, piece: bytes | bytearray | memoryview, complete: bool) -> bytes: ...
 def encode_taken(run_id: int) -> bytes: ...
 def encode_head(run_id: int, head: Head) -> bytes: ...
-def encode_data(run_id: int, data: bytes) -> bytes: ...
-def encode_end(run_id: int, end: End) -> bytes: ...
+def encode_data(run_id: int, data: bytes | bytearray | memoryview) -> bytes: ...
+def encode_end(run_id: int, end: End) -> bytes:
+    """Characters of `end.detail` that UTF-8 does not have travel as question marks: an end always gets through."""
+
 def encode_window(run_id: int, byte_count: int) -> bytes: ...
 def encode_cancel(run_id: int) -> bytes: ...
 def encode_frame(frame: bytes) -> bytes:
@@ -25,26 +36,38 @@ def encode_frame(frame: bytes) -> bytes:
 
 class EdgeSide(Protocol):
     def on_control(self, frame: bytes) -> None:
-        """A session frame, or a run frame that has no fast path: a serialized runtime_pb2.Frame."""
+        """A session frame, or an event of a known normalized run: a serialized runtime_pb2.Frame."""
+
     def on_frame_failed(self, run_id: int, error: Exception) -> None:
-        """A callback of a run raised: that run ends with `internal`, the others go on."""
+        """A callback of the run raised, or its frames stand in an order that no answer has (then FrameError).
+
+        That run ends with `internal`, the others go on. It is still in the table, unless its callback removed it.
+        """
 
 class NodeSide(Protocol):
     def on_open(self, run_id: int, request: TunnelRequest) -> None: ...
     def on_body(self, run_id: int, piece: bytes, complete: bool) -> None: ...
     def on_window(self, run_id: int, byte_count: int) -> None: ...
     def on_cancel(self, run_id: int) -> None: ...
-    def on_control(self, frame: bytes) -> None: ...
-    def on_frame_failed(self, run_id: int, error: Exception) -> None: ...
+    def on_control(self, frame: bytes) -> None:
+        """A session frame, or a RunRequest: a serialized runtime_pb2.Frame."""
+
+    def on_frame_failed(self, run_id: int, error: Exception) -> None:
+        """One of the callbacks above but `on_control` raised for this run."""
 
 def dispatch_edge(message: bytes, runs: dict[int, EdgeRun], side: EdgeSide) -> int:
-    """Walk a message that came from a Node; return its number of frames.
+    """Deliver a message that came from a Node; return its number of frames.
 
-    Frames of one run are gathered: each run gets at most one `on_answer`, after the walk, in order of first appearance.
-    A run whose RunEnd is in the message is deleted from `runs` when its `on_answer` has returned; one whose callback
-    raised stays there for `on_frame_failed` to deal with. Frames of an unknown run are dropped. Raises FrameError
-    before any run is called.
+    Raises FrameError before anything is delivered. Frames of one run are gathered: each run gets at most one
+    `on_window` and then at most one `on_answer`, in order of first appearance; only an event of a normalized run, which
+    keeps its place, parts them. `data` holds no empty piece. Frames of a run that is not in `runs` are dropped, and so
+    is what a run was to get when an earlier delivery of the same message removed it. A run is removed from `runs`
+    after the delivery that brought its RunEnd. What `on_control` and `on_frame_failed` raise goes to the caller and
+    the rest of the message is not delivered: a session frame that fails is the session's failure.
     """
 
 def dispatch_node(message: bytes, side: NodeSide) -> int:
-    """Walk a message that came from the Edge; call frame by frame in order; return the number of frames."""
+    """Deliver a message that came from the Edge, frame by frame in order; return its number of frames.
+
+    Raises FrameError before anything is delivered; what `on_control` and `on_frame_failed` raise goes to the caller.
+    """

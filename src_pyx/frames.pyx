@@ -1,0 +1,853 @@
+"""The frame codec; the contract stands in iop_fast/_hot/frames.pyi.
+
+A message is walked with a cursor between `at` and `end`. Every reader takes both, returns the cursor behind what it
+read, and NULL for bytes that are no protobuf; nothing is read at or behind `end`. Readers of a nested message get that
+message's own end. A message is decoded whole before anything of it is delivered: a malformed one has no effect.
+
+Fields are matched on number and wire type together, so a known number with another wire type is an unknown field, and
+unknown fields are skipped: both as protobuf does. A field that occurs twice in a nested message counts the last time.
+What the comments of runtime.proto forbid and protobuf allows, two bodies in one frame, is refused.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from iop_fast.seams import End, Head, TunnelRequest, Usage
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    object PyUnicode_DecodeUTF8(const char *text, Py_ssize_t size, const char *errors)
+
+cdef extern from *:
+    int leading_zeros "__builtin_clzll"(unsigned long long value) nogil
+
+ctypedef const unsigned char *Cursor
+ctypedef unsigned char *Place
+
+cdef enum WireType:
+    VARINT = 0
+    FIXED64 = 1
+    SPAN = 2
+    GROUP = 3
+    GROUP_END = 4
+    FIXED32 = 5
+
+# Fields of Frame. Session frames are 2 to 10.
+cdef enum Body:
+    NO_BODY = 0
+    FIRST_SESSION = 2
+    LAST_SESSION = 10
+    TUNNEL_REQUEST = 16
+    RUN_REQUEST = 17
+    REQUEST_BODY = 18
+    TAKEN = 19
+    HEAD = 20
+    DATA = 21
+    RUN_EVENT = 22
+    RUN_END = 23
+    WINDOW = 24
+    CANCEL = 25
+
+cdef enum:
+    HEADERS_MAX = 4096
+    GROUP_DEPTH_MAX = 100      # upb's limit of nesting
+    SPAN_MAX = 0x7FFFFFFF      # protobuf's limit of a length
+
+MAX_HEADERS = HEADERS_MAX
+
+# A NamedTuple's own constructor is a Python function and costs three times as much.
+cdef object new_tuple = tuple.__new__
+
+
+class FrameError(ValueError):
+    """A message is not a well-formed Batch: the peer is broken and its session must end."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Writing. Sizes come first, then each entry is written into one bytes object. Defaults are left out and fields stand in
+# the order of their numbers, so an entry equals, byte for byte, what protobuf's own serializer makes of the frame.
+
+cdef inline unsigned char tag_of(int number, WireType kind) noexcept nogil:
+    """Tag of a field below 16: one byte."""
+    return <unsigned char>(number << 3 | kind)
+
+
+cdef inline Py_ssize_t varint_size(uint64_t value) noexcept nogil:
+    return ((63 - leading_zeros(value | 1)) * 9 + 73) // 64
+
+
+cdef inline Py_ssize_t span_size(Py_ssize_t size) noexcept nogil:
+    """Size of a length and the bytes it counts."""
+    return varint_size(size) + size
+
+
+cdef inline Py_ssize_t bytes_field_size(Py_ssize_t size) noexcept nogil:
+    return 1 + span_size(size) if size else 0
+
+
+cdef inline Py_ssize_t number_field_size(uint64_t value) noexcept nogil:
+    return 1 + varint_size(value) if value else 0
+
+
+cdef inline Place put_varint(Place at, uint64_t value) noexcept nogil:
+    while value >= 0x80:
+        at[0] = <unsigned char>(value | 0x80)
+        value >>= 7
+        at += 1
+    at[0] = <unsigned char>value
+    return at + 1
+
+
+cdef inline Place put_bytes_field(Place at, int number, const void *source, Py_ssize_t size) noexcept nogil:
+    if not size:
+        return at
+    at[0] = tag_of(number, SPAN)
+    at = put_varint(at + 1, size)
+    memcpy(at, source, size)
+    return at + size
+
+
+cdef inline Place put_number_field(Place at, int number, uint64_t value) noexcept nogil:
+    if not value:
+        return at
+    at[0] = tag_of(number, VARINT)
+    return put_varint(at + 1, value)
+
+
+cdef bytes new_entry(uint64_t run_id, Body body, Py_ssize_t body_size, Place *body_at):
+    """Make an entry for a run frame; `body_at` becomes the place of its body's `body_size` bytes."""
+    cdef Py_ssize_t frame_size = number_field_size(run_id) + 2 + span_size(body_size)
+    cdef bytes entry = PyBytes_FromStringAndSize(NULL, 1 + span_size(frame_size))
+    cdef Place at = <Place>PyBytes_AS_STRING(entry)
+    at[0] = tag_of(1, SPAN)
+    at = put_varint(at + 1, frame_size)
+    at = put_number_field(at, 1, run_id)
+    at = put_varint(at, <uint64_t>body << 3 | SPAN)     # two bytes: run frames are 16 and up
+    body_at[0] = put_varint(at, body_size)
+    return entry
+
+
+cdef inline Py_ssize_t size_of_octets(object value) except -1:
+    if type(value) is not bytes:
+        raise TypeError(f"expected bytes, got {type(value).__name__}")
+    return PyBytes_GET_SIZE(value)
+
+
+cdef inline Place put_octets(Place at, int number, object value):
+    """`value` is bytes, checked by `size_of_octets`."""
+    return put_bytes_field(at, number, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+
+
+cdef inline Py_ssize_t header_size(object header) except -1:
+    """Size of one Header message, without tag and length."""
+    if not PyTuple_Check(header) or PyTuple_GET_SIZE(header) != 2:
+        raise TypeError(f"expected a header as (name, value), got {type(header).__name__}")
+    return (
+        bytes_field_size(size_of_octets(<object>PyTuple_GET_ITEM(header, 0)))
+        + bytes_field_size(size_of_octets(<object>PyTuple_GET_ITEM(header, 1)))
+    )
+
+
+cdef Py_ssize_t headers_size(list headers) except -1:
+    """Size of the repeated field; afterwards every header is known to be a pair of bytes."""
+    cdef Py_ssize_t size = 0
+    cdef object header
+    if len(headers) > HEADERS_MAX:
+        raise ValueError(f"too many header fields: expected at most {HEADERS_MAX}, got {len(headers)}")
+    for header in headers:
+        size += 1 + span_size(header_size(header))
+    return size
+
+
+cdef Place put_headers(Place at, int number, list headers):
+    cdef object header
+    for header in headers:
+        at[0] = tag_of(number, SPAN)
+        at = put_varint(at + 1, header_size(header))
+        at = put_octets(at, 1, <object>PyTuple_GET_ITEM(header, 0))
+        at = put_octets(at, 2, <object>PyTuple_GET_ITEM(header, 1))
+    return at
+
+
+cdef inline list as_list(object headers):
+    return <list>headers if type(headers) is list else list(headers)
+
+
+def encode_tunnel_request(uint64_t run_id, request not None):
+    if type(request) is not TunnelRequest:
+        raise TypeError(f"expected a TunnelRequest, got {type(request).__name__}")
+    cdef object method = <object>PyTuple_GET_ITEM(request, 1)
+    cdef object path = <object>PyTuple_GET_ITEM(request, 2)
+    cdef list headers = as_list(<object>PyTuple_GET_ITEM(request, 3))
+    cdef bint complete = <object>PyTuple_GET_ITEM(request, 5)
+    cdef uint64_t body_length = <object>PyTuple_GET_ITEM(request, 6)
+    cdef bint stream = <object>PyTuple_GET_ITEM(request, 8)
+    cdef Py_ssize_t provider_size, model_size
+    cdef const char *provider = PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(request, 0), &provider_size)
+    cdef const char *model = PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(request, 7), &model_size)
+    cdef Py_buffer body
+    cdef Py_ssize_t size
+    cdef Place at
+    cdef bytes entry
+    PyObject_GetBuffer(<object>PyTuple_GET_ITEM(request, 4), &body, PyBUF_SIMPLE)
+    try:
+        size = (
+            bytes_field_size(provider_size)
+            + bytes_field_size(size_of_octets(method))
+            + bytes_field_size(size_of_octets(path))
+            + headers_size(headers)
+            + bytes_field_size(body.len)
+            + number_field_size(complete)
+            + number_field_size(body_length)
+            + bytes_field_size(model_size)
+            + number_field_size(stream)
+        )
+        entry = new_entry(run_id, TUNNEL_REQUEST, size, &at)
+        at = put_bytes_field(at, 1, provider, provider_size)
+        at = put_octets(at, 2, method)
+        at = put_octets(at, 3, path)
+        at = put_headers(at, 4, headers)
+        at = put_bytes_field(at, 5, body.buf, body.len)
+        at = put_number_field(at, 6, complete)
+        at = put_number_field(at, 7, body_length)
+        at = put_bytes_field(at, 8, model, model_size)
+        put_number_field(at, 9, stream)
+        return entry
+    finally:
+        PyBuffer_Release(&body)
+
+
+def encode_request_body(uint64_t run_id, piece not None, bint complete):
+    cdef Py_buffer source
+    cdef Place at
+    cdef bytes entry
+    PyObject_GetBuffer(piece, &source, PyBUF_SIMPLE)
+    try:
+        entry = new_entry(run_id, REQUEST_BODY, bytes_field_size(source.len) + number_field_size(complete), &at)
+        at = put_bytes_field(at, 1, source.buf, source.len)
+        put_number_field(at, 2, complete)
+        return entry
+    finally:
+        PyBuffer_Release(&source)
+
+
+def encode_taken(uint64_t run_id):
+    cdef Place at
+    return new_entry(run_id, TAKEN, 0, &at)
+
+
+def encode_head(uint64_t run_id, head not None):
+    if type(head) is not Head:
+        raise TypeError(f"expected a Head, got {type(head).__name__}")
+    cdef uint32_t status = <object>PyTuple_GET_ITEM(head, 0)
+    cdef object reason = <object>PyTuple_GET_ITEM(head, 1)
+    cdef list headers = as_list(<object>PyTuple_GET_ITEM(head, 2))
+    cdef Py_ssize_t size = (
+        number_field_size(status) + bytes_field_size(size_of_octets(reason)) + headers_size(headers)
+    )
+    cdef Place at
+    cdef bytes entry = new_entry(run_id, HEAD, size, &at)
+    at = put_number_field(at, 1, status)
+    at = put_octets(at, 2, reason)
+    put_headers(at, 3, headers)
+    return entry
+
+
+def encode_data(uint64_t run_id, data not None):
+    cdef Py_buffer source
+    cdef Place at
+    cdef bytes entry
+    if type(data) is bytes:     # fast path for what a transport delivers
+        entry = new_entry(run_id, DATA, PyBytes_GET_SIZE(data), &at)
+        memcpy(at, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        return entry
+    PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)
+    try:
+        entry = new_entry(run_id, DATA, source.len, &at)
+        memcpy(at, source.buf, source.len)
+        return entry
+    finally:
+        PyBuffer_Release(&source)
+
+
+def encode_end(uint64_t run_id, end not None):
+    if type(end) is not End:
+        raise TypeError(f"expected an End, got {type(end).__name__}")
+    cdef int32_t status = <object>PyTuple_GET_ITEM(end, 0)
+    # A run's end must reach the Edge whatever an operating system put into an error text.
+    cdef bytes detail = (<str>(<object>PyTuple_GET_ITEM(end, 1))).encode("utf-8", "replace")
+    cdef object usage = <object>PyTuple_GET_ITEM(end, 2)
+    cdef uint64_t prompt = 0, completion = 0, cached = 0
+    cdef Py_ssize_t usage_size = 0
+    cdef uint64_t wide_status = <uint64_t><long long>status     # a negative enum travels sign-extended
+    cdef Py_ssize_t size = number_field_size(wide_status) + bytes_field_size(PyBytes_GET_SIZE(detail))
+    if usage is not None:
+        prompt, completion, cached = usage
+        usage_size = number_field_size(prompt) + number_field_size(completion) + number_field_size(cached)
+        size += 1 + span_size(usage_size)
+    cdef Place at
+    cdef bytes entry = new_entry(run_id, RUN_END, size, &at)
+    at = put_number_field(at, 1, wide_status)
+    at = put_octets(at, 2, detail)
+    if usage is not None:
+        at[0] = tag_of(3, SPAN)
+        at = put_varint(at + 1, usage_size)
+        at = put_number_field(at, 1, prompt)
+        at = put_number_field(at, 2, completion)
+        put_number_field(at, 3, cached)
+    return entry
+
+
+def encode_window(uint64_t run_id, uint64_t byte_count):
+    cdef Place at
+    cdef bytes entry = new_entry(run_id, WINDOW, number_field_size(byte_count), &at)
+    put_number_field(at, 1, byte_count)
+    return entry
+
+
+def encode_cancel(uint64_t run_id):
+    cdef Place at
+    return new_entry(run_id, CANCEL, 0, &at)
+
+
+def encode_frame(bytes frame not None):
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(frame)
+    cdef bytes entry = PyBytes_FromStringAndSize(NULL, 1 + span_size(size))
+    cdef Place at = <Place>PyBytes_AS_STRING(entry)
+    at[0] = tag_of(1, SPAN)
+    at = put_varint(at + 1, size)
+    memcpy(at, PyBytes_AS_STRING(frame), size)
+    return entry
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading the wire format
+
+cdef inline Cursor read_varint(Cursor at, Cursor end, uint64_t *value) noexcept nogil:
+    cdef uint64_t got = 0
+    cdef int shift = 0
+    if at < end and at[0] < 0x80:       # fast path for one byte
+        value[0] = at[0]
+        return at + 1
+    while at < end and shift < 70:
+        got |= <uint64_t>(at[0] & 0x7F) << shift
+        if at[0] < 0x80:
+            value[0] = got
+            return at + 1
+        at += 1
+        shift += 7
+    return NULL
+
+
+cdef inline Cursor read_tag(Cursor at, Cursor end, uint32_t *tag) noexcept nogil:
+    """Read a field's number and wire type, number << 3 | type."""
+    cdef uint64_t value = 0
+    at = read_varint(at, end, &value)
+    if at == NULL or value >> 32 or value < 8:
+        return NULL
+    tag[0] = <uint32_t>value
+    return at
+
+
+cdef inline Cursor read_span(Cursor at, Cursor end, Cursor *start) noexcept nogil:
+    """Read a length; the bytes it counts go from `start` to the returned cursor."""
+    cdef uint64_t size = 0
+    at = read_varint(at, end, &size)
+    if at == NULL or size > SPAN_MAX or <Py_ssize_t>size > end - at:
+        return NULL
+    start[0] = at
+    return at + size
+
+
+cdef Cursor skip_field(Cursor at, Cursor end, uint32_t tag, int depth) noexcept nogil:
+    """Skip the value of an unknown field."""
+    cdef uint64_t number
+    cdef Cursor start
+    cdef int kind = tag & 7
+    if kind == VARINT:
+        return read_varint(at, end, &number)
+    if kind == SPAN:
+        return read_span(at, end, &start)
+    if kind == FIXED64:
+        return at + 8 if end - at >= 8 else NULL
+    if kind == FIXED32:
+        return at + 4 if end - at >= 4 else NULL
+    if kind == GROUP and depth < GROUP_DEPTH_MAX:
+        return skip_group(at, end, tag + (GROUP_END - GROUP), depth + 1)
+    return NULL
+
+
+cdef Cursor skip_group(Cursor at, Cursor end, uint32_t end_tag, int depth) noexcept nogil:
+    """Skip the fields of an unknown group and the tag that ends it."""
+    cdef uint32_t tag = 0
+    while True:
+        at = read_tag(at, end, &tag)
+        if at == NULL or tag == end_tag:
+            return at
+        at = skip_field(at, end, tag, depth)
+        if at == NULL:
+            return NULL
+
+
+cdef struct FrameView:
+    Cursor at           # the whole frame
+    Cursor end
+    uint64_t run_id
+    uint32_t body       # a Body, NO_BODY when it has none that this build knows
+    Cursor body_at
+    Cursor body_end
+
+
+cdef inline bint is_body(uint32_t tag) noexcept nogil:
+    cdef uint32_t number = tag >> 3
+    return (tag & 7) == SPAN and (
+        FIRST_SESSION <= number <= LAST_SESSION or TUNNEL_REQUEST <= number <= CANCEL
+    )
+
+
+cdef bint read_frame(FrameView *frame) noexcept nogil:
+    """Fill a view whose `at` and `end` are set; False when the bytes are no Frame."""
+    cdef Cursor at = frame.at
+    cdef Cursor end = frame.end
+    cdef uint32_t tag = 0
+    frame.run_id = 0
+    frame.body = NO_BODY
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            return False
+        if tag == (1 << 3 | VARINT):
+            at = read_varint(at, end, &frame.run_id)
+        elif is_body(tag):
+            if frame.body != NO_BODY:
+                return False
+            frame.body = tag >> 3
+            at = read_span(at, end, &frame.body_at)
+            frame.body_end = at
+        else:
+            at = skip_field(at, end, tag, 0)
+        if at == NULL:
+            return False
+    return True
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading bodies. These raise FrameError.
+
+cdef object malformed(str what):
+    return FrameError(f"not a well-formed Batch: {what} is malformed")
+
+
+cdef inline bytes octets(Cursor at, Cursor end):
+    return PyBytes_FromStringAndSize(<const char *>at, end - at)
+
+
+cdef str text(Cursor at, Cursor end, str what):
+    try:
+        return PyUnicode_DecodeUTF8(<const char *>at, end - at, NULL)
+    except UnicodeDecodeError:
+        raise FrameError(f"not a well-formed Batch: {what} is not UTF-8") from None
+
+
+cdef int read_header(Cursor at, Cursor end, list headers) except -1:
+    """Append one (name, value)."""
+    cdef uint32_t tag = 0
+    cdef Cursor start = NULL
+    cdef bytes name = b""
+    cdef bytes value = b""
+    if len(headers) >= HEADERS_MAX:
+        raise FrameError(f"too many header fields: expected at most {HEADERS_MAX}")
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            raise malformed("Header")
+        if tag == (1 << 3 | SPAN):
+            at = read_span(at, end, &start)
+            if at != NULL:
+                name = octets(start, at)
+        elif tag == (2 << 3 | SPAN):
+            at = read_span(at, end, &start)
+            if at != NULL:
+                value = octets(start, at)
+        else:
+            at = skip_field(at, end, tag, 0)
+        if at == NULL:
+            raise malformed("Header")
+    headers.append((name, value))
+    return 0
+
+
+cdef object read_tunnel_request(Cursor at, Cursor end):
+    cdef uint32_t tag = 0
+    cdef uint64_t number = 0
+    cdef Cursor start = NULL
+    cdef str provider_id = "", model = ""
+    cdef bytes method = b"", path = b"", body = b""
+    cdef list headers = []
+    cdef bint complete = False, stream = False
+    cdef uint64_t body_length = 0
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            raise malformed("ProviderTunnelRequest")
+        if tag == (6 << 3 | VARINT):
+            at = read_varint(at, end, &number)
+            complete = number != 0
+        elif tag == (7 << 3 | VARINT):
+            at = read_varint(at, end, &body_length)
+        elif tag == (9 << 3 | VARINT):
+            at = read_varint(at, end, &number)
+            stream = number != 0
+        elif (tag & 7) != SPAN or tag >> 3 > 8:
+            at = skip_field(at, end, tag, 0)
+        else:
+            at = read_span(at, end, &start)
+            if at == NULL:
+                raise malformed("ProviderTunnelRequest")
+            if tag >> 3 == 1:
+                provider_id = text(start, at, "provider_id")
+            elif tag >> 3 == 2:
+                method = octets(start, at)
+            elif tag >> 3 == 3:
+                path = octets(start, at)
+            elif tag >> 3 == 4:
+                read_header(start, at, headers)
+            elif tag >> 3 == 5:
+                body = octets(start, at)
+            elif tag >> 3 == 8:
+                model = text(start, at, "model")
+        if at == NULL:
+            raise malformed("ProviderTunnelRequest")
+    return new_tuple(
+        TunnelRequest, (provider_id, method, path, headers, body, complete, body_length, model, stream)
+    )
+
+
+cdef tuple read_request_body(Cursor at, Cursor end):
+    """Return (piece, complete)."""
+    cdef uint32_t tag = 0
+    cdef uint64_t number = 0
+    cdef Cursor start = NULL
+    cdef bytes piece = b""
+    cdef bint complete = False
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            raise malformed("RequestBody")
+        if tag == (1 << 3 | SPAN):
+            at = read_span(at, end, &start)
+            if at != NULL:
+                piece = octets(start, at)
+        elif tag == (2 << 3 | VARINT):
+            at = read_varint(at, end, &number)
+            complete = number != 0
+        else:
+            at = skip_field(at, end, tag, 0)
+        if at == NULL:
+            raise malformed("RequestBody")
+    return (piece, complete)
+
+
+cdef object read_head(Cursor at, Cursor end):
+    cdef uint32_t tag = 0
+    cdef uint64_t number = 0
+    cdef Cursor start = NULL
+    cdef uint32_t status = 0
+    cdef bytes reason = b""
+    cdef list headers = []
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            raise malformed("ResponseHead")
+        if tag == (1 << 3 | VARINT):
+            at = read_varint(at, end, &number)
+            status = <uint32_t>number
+        elif tag == (2 << 3 | SPAN):
+            at = read_span(at, end, &start)
+            if at != NULL:
+                reason = octets(start, at)
+        elif tag == (3 << 3 | SPAN):
+            at = read_span(at, end, &start)
+            if at != NULL:
+                read_header(start, at, headers)
+        else:
+            at = skip_field(at, end, tag, 0)
+        if at == NULL:
+            raise malformed("ResponseHead")
+    return new_tuple(Head, (status, reason, headers))
+
+
+cdef int read_usage(Cursor at, Cursor end, uint64_t *counts) except -1:
+    """Read a Usage into three counts, fields 1 to 3."""
+    cdef uint32_t tag = 0
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            raise malformed("Usage")
+        if (tag & 7) == VARINT and 1 <= tag >> 3 <= 3:
+            at = read_varint(at, end, &counts[(tag >> 3) - 1])
+        else:
+            at = skip_field(at, end, tag, 0)
+        if at == NULL:
+            raise malformed("Usage")
+    return 0
+
+
+cdef object read_end(Cursor at, Cursor end):
+    cdef uint32_t tag = 0
+    cdef uint64_t number = 0
+    cdef uint64_t[3] counts = [0, 0, 0]
+    cdef bint has_usage = False
+    cdef Cursor start = NULL
+    cdef int32_t status = 0
+    cdef str detail = ""
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            raise malformed("RunEnd")
+        if tag == (1 << 3 | VARINT):
+            at = read_varint(at, end, &number)
+            status = <int32_t>number
+        elif tag == (2 << 3 | SPAN):
+            at = read_span(at, end, &start)
+            if at != NULL:
+                detail = text(start, at, "detail")
+        elif tag == (3 << 3 | SPAN):
+            at = read_span(at, end, &start)
+            if at != NULL:
+                has_usage = True
+                read_usage(start, at, counts)
+        else:
+            at = skip_field(at, end, tag, 0)
+        if at == NULL:
+            raise malformed("RunEnd")
+    usage = new_tuple(Usage, (counts[0], counts[1], counts[2])) if has_usage else None
+    return new_tuple(End, (status, detail, usage))
+
+
+cdef int read_window(Cursor at, Cursor end, uint64_t *byte_count) except -1:
+    cdef uint32_t tag = 0
+    byte_count[0] = 0
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            raise malformed("WindowUpdate")
+        if tag == (1 << 3 | VARINT):
+            at = read_varint(at, end, byte_count)
+        else:
+            at = skip_field(at, end, tag, 0)
+        if at == NULL:
+            raise malformed("WindowUpdate")
+    return 0
+
+
+cdef int check_empty(Cursor at, Cursor end, str what) except -1:
+    """A message without fields may still hold those of a later version."""
+    cdef uint32_t tag = 0
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at != NULL:
+            at = skip_field(at, end, tag, 0)
+        if at == NULL:
+            raise malformed(what)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Dispatch
+
+cdef Cursor next_frame(Cursor at, Cursor end, FrameView *frame) except? NULL:
+    """Read the next frame of a Batch; NULL without an exception when there is none left."""
+    cdef uint32_t tag = 0
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            raise malformed("Batch")
+        if tag == (1 << 3 | SPAN):
+            at = read_span(at, end, &frame.at)
+            if at == NULL:
+                raise malformed("Batch")
+            frame.end = at
+            if not read_frame(frame):
+                raise malformed("Frame")
+            return at
+        at = skip_field(at, end, tag, 0)
+        if at == NULL:
+            raise malformed("Batch")
+    return NULL
+
+
+@cython.final
+@cython.internal
+cdef class Answer:
+    """What one message brought for one run, in one stretch."""
+
+    cdef object run_id
+    cdef object run
+    cdef bint taken
+    cdef object head
+    cdef list data
+    cdef object end
+    cdef uint64_t granted
+    cdef object fault       # the FrameError of a stretch that breaks the order of a run's frames
+
+    cdef int add(self, FrameView *frame) except -1:
+        """Take one more frame of the run."""
+        cdef uint64_t byte_count
+        if self.end is not None:
+            return 0        # the run is over: a frame for a run that is not known any more
+        if frame.body == DATA:
+            if frame.body_at != frame.body_end:
+                self.data.append(octets(frame.body_at, frame.body_end))
+        elif frame.body == HEAD:
+            if self.head is not None or self.data:
+                self.fault = FrameError(f"run {self.run_id}: a head stands behind the answer's beginning")
+            self.head = read_head(frame.body_at, frame.body_end)
+        elif frame.body == RUN_END:
+            self.end = read_end(frame.body_at, frame.body_end)
+        elif frame.body == TAKEN:
+            check_empty(frame.body_at, frame.body_end, "Taken")
+            self.taken = True
+        else:
+            read_window(frame.body_at, frame.body_end, &byte_count)
+            self.granted = self.granted + byte_count if byte_count <= ~self.granted else ~<uint64_t>0
+        return 0
+
+    cdef bint has_answer(self):
+        return self.taken or self.head is not None or self.end is not None or len(self.data) > 0
+
+    cdef int deliver(self, dict runs, side) except -1:
+        """Call the run, unless it left the table while the message was delivered; drop it when it ended."""
+        if runs.get(self.run_id) is not self.run:
+            return 0
+        try:
+            if self.fault is not None:
+                raise self.fault
+            if self.granted:
+                self.run.on_window(self.granted)
+            if self.has_answer():
+                self.run.on_answer(self.taken, self.head, self.data, self.end)
+        except Exception as error:
+            side.on_frame_failed(self.run_id, error)
+        if self.end is not None and runs.get(self.run_id) is self.run:
+            del runs[self.run_id]
+        return 0
+
+
+cdef inline Answer new_answer(object run_id, object run):
+    cdef Answer answer = Answer.__new__(Answer)
+    answer.run_id = run_id
+    answer.run = run
+    answer.data = []
+    return answer
+
+
+cdef inline bint is_session(uint32_t body) noexcept nogil:
+    return FIRST_SESSION <= body <= LAST_SESSION
+
+
+cdef inline bint is_answer(uint32_t body) noexcept nogil:
+    return TAKEN <= body <= WINDOW and body != RUN_EVENT
+
+
+cdef list gather(bytes message, dict runs, Py_ssize_t *frame_count):
+    """Decode a Node's message into what is to be delivered: an Answer each, or the bytes of a control frame."""
+    cdef Cursor at = <Cursor>PyBytes_AS_STRING(message)
+    cdef Cursor end = at + PyBytes_GET_SIZE(message)
+    cdef FrameView frame
+    cdef list deliveries = []
+    cdef dict answers = {}
+    cdef object run_id, found, run
+    while True:
+        at = next_frame(at, end, &frame)
+        if at == NULL:
+            return deliveries
+        frame_count[0] += 1
+        if is_session(frame.body):
+            deliveries.append(octets(frame.at, frame.end))
+            continue
+        if not is_answer(frame.body) and frame.body != RUN_EVENT:
+            continue        # nothing that an Edge is sent, or of a later version
+        run_id = frame.run_id
+        run = runs.get(run_id)
+        if run is None:
+            continue
+        found = answers.get(run_id)
+        if frame.body == RUN_EVENT:
+            # An event keeps its place among the run's frames: what follows it is gathered anew.
+            if found is None or (<Answer>found).end is None:
+                deliveries.append(octets(frame.at, frame.end))
+                answers.pop(run_id, None)
+            continue
+        if found is None:
+            found = new_answer(run_id, run)
+            answers[run_id] = found
+            deliveries.append(found)
+        (<Answer>found).add(&frame)
+
+
+def dispatch_edge(bytes message not None, dict runs not None, side):
+    cdef Py_ssize_t frame_count = 0
+    cdef object delivery
+    for delivery in gather(message, runs, &frame_count):
+        if type(delivery) is Answer:
+            (<Answer>delivery).deliver(runs, side)
+        else:
+            side.on_control(delivery)
+    return frame_count
+
+
+cdef list decode_for_node(bytes message, Py_ssize_t *frame_count):
+    """Decode an Edge's message into (body, run_id, what): what is to be delivered, in order."""
+    cdef Cursor at = <Cursor>PyBytes_AS_STRING(message)
+    cdef Cursor end = at + PyBytes_GET_SIZE(message)
+    cdef FrameView frame
+    cdef list deliveries = []
+    cdef uint64_t byte_count = 0
+    cdef object what
+    while True:
+        at = next_frame(at, end, &frame)
+        if at == NULL:
+            return deliveries
+        frame_count[0] += 1
+        if frame.body == REQUEST_BODY:
+            what = read_request_body(frame.body_at, frame.body_end)
+        elif frame.body == TUNNEL_REQUEST:
+            what = read_tunnel_request(frame.body_at, frame.body_end)
+        elif frame.body == WINDOW:
+            read_window(frame.body_at, frame.body_end, &byte_count)
+            what = byte_count
+        elif frame.body == CANCEL:
+            check_empty(frame.body_at, frame.body_end, "CancelRequest")
+            what = None
+        elif is_session(frame.body) or frame.body == RUN_REQUEST:
+            what = octets(frame.at, frame.end)
+        else:
+            continue        # nothing that a Node is sent, or of a later version
+        deliveries.append((frame.body, frame.run_id, what))
+
+
+def dispatch_node(bytes message not None, side):
+    cdef Py_ssize_t frame_count = 0
+    cdef uint32_t body
+    cdef object run_id, what
+    for body, run_id, what in decode_for_node(message, &frame_count):
+        if body == RUN_REQUEST or is_session(body):
+            side.on_control(what)
+            continue
+        try:
+            if body == REQUEST_BODY:
+                side.on_body(run_id, what[0], what[1])
+            elif body == WINDOW:
+                side.on_window(run_id, what)
+            elif body == TUNNEL_REQUEST:
+                side.on_open(run_id, what)
+            else:
+                side.on_cancel(run_id)
+        except Exception as error:
+            side.on_frame_failed(run_id, error)
+    return frame_count
