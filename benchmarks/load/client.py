@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import cast
 
 SDK_HEADERS = (
     b"Host: 127.0.0.1\r\n"
@@ -63,8 +64,7 @@ class LoadConnection(asyncio.Protocol):
         self.closed = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
         self._send()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from itertools import count
+from typing import cast
 
 import uvloop
 
@@ -24,7 +25,13 @@ ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 
     len(ANSWER_BODY),
     ANSWER_BODY,
 )
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\n"
+    b"content-type: text/event-stream\r\n"
+    b"cache-control: no-cache\r\n"
+    b"transfer-encoding: chunked\r\n"
+    b"\r\n"
+)
 EVENT = (
     b'data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1700000000,"model":"served",'
     b'"choices":[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}\n\n'
@@ -49,8 +56,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
