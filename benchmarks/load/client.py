@@ -7,6 +7,7 @@ headers (openai-python 3.x on Linux), because each of them costs every gateway s
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -40,7 +41,7 @@ def request_bytes(model: str, streamed: bool, content: bytes = b"Say something a
 
 @dataclass
 class Tally:
-    """What the connections of one run have seen. Times in seconds of the loop's clock."""
+    """What the connections of one run have seen. Times in seconds."""
 
     answers: int = 0
     errors: int = 0
@@ -82,12 +83,12 @@ class LoadConnection(asyncio.Protocol):
 
     def _send(self) -> None:
         assert self._transport is not None
-        self._sent_at = self._loop.time()
+        self._sent_at = time.perf_counter()
         self._data_at = 0.0
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        now = self._loop.time()
+        now = time.perf_counter()
         events = data.count(b"data: ")
         if events:
             self._tally.chunks += events
