@@ -56,13 +56,12 @@ class LoadConnection(asyncio.Protocol):
     def __init__(self, request: bytes, tally: Tally) -> None:
         self._request = request
         self._tally = tally
-        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._stopping = False
         self._sent_at = 0.0
         self._data_at = 0.0
-        self.closed = self._loop.create_future()
+        self.closed = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
