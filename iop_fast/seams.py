@@ -71,7 +71,8 @@ class Downstream(Protocol):
     def send(self, head: Head | None, pieces: Sequence[bytes], end: bool) -> None:
         """Send the head (once, first), body pieces and the proper end, in one write to the transport.
 
-        Hop-by-hop headers never stand in `head`. A `content-length` there fixes the length; without one the body is
+        Hop-by-hop headers never stand in `head`, but for a `connection: close` of our own, which asks for the
+        connection to be closed after this answer. A `content-length` there fixes the length; without one the body is
         delimited by chunks (or by close for HTTP/1.0). A closed connection swallows everything.
         """
         ...

@@ -1,0 +1,61 @@
+"""What a request needs and what a provider can, as bit sets that admission compares: `can & needs == needs`.
+
+The low bits are the features that the body scan sees (`iop_fast._core.scan`), the bits from 16 up are the surfaces:
+the API that the request came in by. A request needs exactly one surface and any number of features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from iop_fast._core import scan
+
+SURFACE_CHAT = 1 << 16
+SURFACE_COMPLETIONS = 1 << 17
+SURFACE_EMBEDDINGS = 1 << 18
+SURFACE_RESPONSES = 1 << 19
+SURFACE_MESSAGES = 1 << 20
+
+# Every bit with the words an error message uses for it.
+NAMES = {
+    SURFACE_CHAT: "/v1/chat/completions",
+    SURFACE_COMPLETIONS: "/v1/completions",
+    SURFACE_EMBEDDINGS: "/v1/embeddings",
+    SURFACE_RESPONSES: "/v1/responses",
+    SURFACE_MESSAGES: "/v1/messages",
+    scan.FEATURE_TOOLS: "tools",
+    scan.FEATURE_IMAGES: "images",
+    scan.FEATURE_AUDIO: "audio",
+    scan.FEATURE_JSON_SCHEMA: "json_schema",
+}
+
+EVERYTHING = sum(NAMES)
+
+# What a provider can, by its adapter's type. A tunnel passes bytes on, so what the backend cannot it says itself. The
+# normalized adapters take no tunnel, and the Edge has no other road to a provider: until it has one they can nothing.
+CAN_OF_ADAPTER = {
+    "openai_compat": EVERYTHING,
+    "ollama": 0,
+    "cli": 0,
+    "native": 0,
+}
+
+
+def can_of(adapter_type: str) -> int:
+    """Return what providers of an adapter type can; raise KeyError for a type that the schema does not have."""
+    return CAN_OF_ADAPTER[adapter_type]
+
+
+def is_supported(abilities: Iterable[int], needs: int) -> bool:
+    """True when at least one provider can everything that is needed."""
+    return any(can & needs == needs for can in abilities)
+
+
+def missing_names(abilities: Iterable[int], needs: int) -> list[str]:
+    """Name what makes `needs` unsupported: the bits that no provider has, or all of them when only the combination is
+    too much for each."""
+    together = 0
+    for can in abilities:
+        together |= can
+    missing = needs & ~together or needs
+    return [name for bit, name in NAMES.items() if bit & missing]
