@@ -12,25 +12,44 @@ FEATURE_IMAGES: int
 FEATURE_AUDIO: int
 FEATURE_JSON_SCHEMA: int
 
-class ScanError(ValueError):
-    """The body is refused: a stable short `code`, the top-level key at fault or None, the byte offset."""
+# What the estimate adds for a message beyond its text, and for a media part whatever its size.
+MESSAGE_TOKENS: int
+IMAGE_TOKENS: int
+AUDIO_TOKENS: int
+VIDEO_TOKENS: int
+FILE_TOKENS: int
 
-    code: str  # "invalid_json" | "duplicate_key" | "too_deep" | "not_an_object" | "invalid_utf8" | "bad_field"
+class ScanError(ValueError):
+    """The body is refused: a stable short `code`, the top-level key at fault or None, the offset of the byte or of the
+    string at fault. The text of the error says what was expected and is fit for the client.
+
+    `param` is well-formed text of at most 256 bytes (a lone surrogate in a key shows as U+FFFD).
+    """
+
+    # "invalid_json" | "duplicate_key" | "too_deep" | "not_an_object" | "invalid_utf8" | "bad_field" | "too_many_keys" |
+    # "key_too_long"
+    code: str
     param: str | None
     offset: int
+    def __init__(self, code: str, param: str | None, offset: int, message: str) -> None: ...
 
 class BodyScan:
-    """One scan of one body. `feed` each piece, then `finish` once; both raise ScanError and are dead afterwards."""
+    """One scan of one body. `feed` each piece, then `finish` once; both raise ScanError and are dead afterwards.
+
+    A dead or finished scan that is fed, and a read-out before `finish`, raise RuntimeError. The first fault in byte order
+    is the one raised, by the piece that holds it. At most `max_depth` arrays and objects are open at once, the body's own
+    object included (1..1024).
+    """
 
     def __init__(self, max_depth: int = 128) -> None: ...
     def feed(self, piece: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes; O(len), no allocation that grows with the body."""
+        """Take the next bytes; O(len), no allocation that grows with the body. The piece may be changed afterwards."""
     def finish(self) -> None:
         """Declare the body complete; the read-outs below are valid from here on."""
     @property
     def model(self) -> str | None:
-        """Decoded top-level "model" string; None when absent. A value that is not a string, or one over 1,024
-        characters, is a ScanError "bad_field" with param "model"."""
+        """Decoded top-level "model" string; None when absent. A value that is not a string, one over 1,024 characters,
+        or one with a lone surrogate, is a ScanError "bad_field" with param "model"."""
     @property
     def model_span(self) -> tuple[int, int]:
         """Start and end offset of the model's JSON text, quotes included; (0, 0) when absent."""
@@ -46,7 +65,9 @@ class BodyScan:
         """Estimated input tokens: DESIGN of the estimate stands in the implementation's head."""
     @property
     def top_level_keys(self) -> Sequence[str]:
-        """Names of the top-level keys in order, decoded, the first 256."""
+        """Names of the top-level keys in order, decoded. More than 256, or one over 256 bytes, is a ScanError."""
+    def value_span(self, key: str) -> tuple[int, int] | None:
+        """Start and end offset of a top-level value's JSON text; None for a key that the body does not have."""
     @property
     def insert_at(self) -> int:
         """Offset just behind the opening brace, where absent fields can be inserted."""
