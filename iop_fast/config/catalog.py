@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+
+from iop_fast.config.schema import ADAPTER_OF_TYPE, LABELLING_TYPES, EdgeConfig, Node, Provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +45,49 @@ class Catalog:
 
     providers: tuple[CatalogProvider, ...]
     models: Mapping[str, CatalogModel]
+
+
+def build_catalog(config: EdgeConfig) -> Catalog:
+    """Compile an accepted configuration: every provider with its adapter's type, every model with its mapping."""
+    providers = tuple(_provider(node, provider) for node in config.nodes for provider in node.providers)
+    keys = {provider.provider_id: provider.key for provider in providers}
+    models = {
+        model.id: CatalogModel(
+            model.id,
+            MappingProxyType({keys[provider_id]: served for provider_id, served in model.providers.items()}),
+            model.context_window_tokens,
+        )
+        for model in config.models
+    }
+    return Catalog(providers, MappingProxyType(models))
+
+
+def type_of(node: Node, provider: Provider) -> str:
+    """Return a provider's type as the file gives it, on the provider itself or on the adapter that it names."""
+    if provider.adapter is None:
+        assert provider.type is not None, "the rules demand adapter or type"
+        return provider.type
+    return next(adapter.type for adapter in node.adapters if adapter.name == provider.adapter)
+
+
+def label_of(provider: Provider, kind: str) -> str:
+    """Return a provider's label: its own, else its type where that labels, else ""."""
+    if provider.label is not None:
+        return provider.label
+    return kind if kind in LABELLING_TYPES else ""
+
+
+def _provider(node: Node, provider: Provider) -> CatalogProvider:
+    kind = type_of(node, provider)
+    return CatalogProvider(
+        node_id=node.id,
+        provider_id=provider.id,
+        type=kind,
+        adapter_type=ADAPTER_OF_TYPE[kind],
+        label=label_of(provider, kind),
+        capacity=provider.capacity,
+        long_context_capacity=provider.long_context_capacity,
+        priority=provider.priority,
+        enabled=provider.enabled,
+        health=provider.health,
+    )

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from iop_fast.config.catalog import label_of, type_of
+from iop_fast.config.schema import ADAPTER_OF_TYPE, Adapter, EdgeConfig, Node, Provider
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
@@ -67,3 +70,52 @@ class NodePayload:
     runtime: RuntimeSettings
     adapters: tuple[AdapterSettings, ...]
     providers: tuple[ProviderPayload, ...]
+
+
+def compile_payload(config: EdgeConfig, node_id: str) -> NodePayload:
+    """Compile what a Node is told; raise KeyError for a Node that the configuration does not have.
+
+    Equal configurations give equal payloads: adapters sorted by name, providers in file order.
+    """
+    node = next((node for node in config.nodes if node.id == node_id), None)
+    if node is None:
+        raise KeyError(node_id)
+    adapters = sorted((_settings(a.name, a.type, a) for a in node.adapters), key=lambda settings: settings.name)
+    return NodePayload(
+        runtime=RuntimeSettings(node.runtime.drain_limit_ms, node.runtime.concurrency),
+        adapters=tuple(adapters),
+        providers=tuple(_provider(node, provider) for provider in node.providers),
+    )
+
+
+def _settings(name: str, kind: str, source: Adapter | Provider) -> AdapterSettings:
+    options = source.options if isinstance(source, Adapter) else {}
+    return AdapterSettings(
+        name=name,
+        type=ADAPTER_OF_TYPE[kind],
+        endpoint=source.endpoint or "",
+        endpoint_env=source.endpoint_env or "",
+        api_key_env=source.api_key_env or "",
+        profile=source.profile or "",
+        options=tuple(sorted(options.items())),
+    )
+
+
+def _provider(node: Node, provider: Provider) -> ProviderPayload:
+    kind = type_of(node, provider)
+    timeouts = provider.timeouts
+    return ProviderPayload(
+        id=provider.id,
+        type=kind,
+        label=label_of(provider, kind),
+        adapter_type=ADAPTER_OF_TYPE[kind],
+        adapter=provider.adapter or "",
+        settings=_settings("", kind, provider) if provider.adapter is None else None,
+        models=tuple(provider.models),
+        timeouts=TimeoutSettings(timeouts.connect_ms, timeouts.first_byte_ms, timeouts.idle_ms),
+        enabled=provider.enabled,
+        health=provider.health,
+        capacity=provider.capacity,
+        long_context_capacity=provider.long_context_capacity,
+        priority=provider.priority,
+    )

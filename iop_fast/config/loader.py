@@ -1,0 +1,112 @@
+"""Read a configuration file: every finding of one run, or an immutable configuration.
+
+Four passes over one tree of nodes, whose findings are collected and not raised one by one: the text itself (`tree`),
+the types and bounds of single keys (`schema`), the rules between keys (`rules`, `node_rules`), which run on the tree so
+that a wrong value elsewhere does not hide them. A file with an error gives no configuration at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from iop_fast.config.legacy import promote
+from iop_fast.config.node_rules import check_node
+from iop_fast.config.rules import check_edge
+from iop_fast.config.scalars import read_plain
+from iop_fast.config.schema import EdgeConfig, NodeConfig
+from iop_fast.config.schema.fields import Section
+from iop_fast.config.tree import FILE_BYTES_MAX, ListNode, MapNode, Node, Remark, read_tree
+from iop_fast.config.verdict import remarks_of, to_findings
+from iop_fast.errors import ConfigError, Finding
+
+C = TypeVar("C", bound=Section)
+Rules = Callable[[MapNode], list[Remark]]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[C]):
+    """An accepted file. `sha256` is that of its bytes; `warnings` are sorted by place."""
+
+    config: C
+    sha256: str
+    warnings: tuple[Finding, ...]
+    path: str
+
+
+def load_edge(path: str | os.PathLike[str]) -> Loaded[EdgeConfig]:
+    """Read an Edge's file; raise ConfigError with every finding."""
+    return load_edge_text(_read(path), os.fspath(path))
+
+
+def load_edge_text(text: str | bytes, name: str) -> Loaded[EdgeConfig]:
+    """Read the content of an Edge's file that findings call `name`; raise ConfigError with every finding."""
+    return _load(text, name, EdgeConfig, check_edge, promote)
+
+
+def load_node(path: str | os.PathLike[str]) -> Loaded[NodeConfig]:
+    """Read a Node's file; raise ConfigError with every finding."""
+    return load_node_text(_read(path), os.fspath(path))
+
+
+def load_node_text(text: str | bytes, name: str) -> Loaded[NodeConfig]:
+    """Read the content of a Node's file that findings call `name`; raise ConfigError with every finding."""
+    return _load(text, name, NodeConfig, check_node, None)
+
+
+def _load(
+    text: str | bytes, name: str, model: type[C], rules: Rules, finish: Callable[[C, MapNode], C] | None
+) -> Loaded[C]:
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    root, remarks = read_tree(raw)
+    if root is None:
+        raise ConfigError(to_findings(name, model, MapNode(1, 1), remarks))
+    config: C | None = None
+    try:
+        config = model.model_validate(to_plain(root))
+    except ValidationError as error:
+        remarks += remarks_of(model, root, error)
+    remarks += rules(root)
+    findings = to_findings(name, model, root, remarks)
+    if config is None or any(finding.severity == "error" for finding in findings):
+        raise ConfigError(findings)
+    if finish is not None:
+        config = finish(config, root)
+    return Loaded(config, hashlib.sha256(raw).hexdigest(), tuple(findings), name)
+
+
+def to_plain(node: Node) -> Any:
+    """Turn a tree into Python values, each plain value read by `scalars`."""
+    if isinstance(node, MapNode):
+        return {key: to_plain(entry.value) for key, entry in node.entries.items()}
+    if isinstance(node, ListNode):
+        return tuple(to_plain(item) for item in node.items)
+    return read_plain(node.text) if node.is_plain else node.text
+
+
+def _read(path: str | os.PathLike[str]) -> bytes:
+    """Read a whole regular file, one byte more than may be at most."""
+    name = os.fspath(path)
+    try:
+        # Opened without blocking: a pipe in the file's place must not hold the caller for ever.
+        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        raise _unreadable(name, error) from None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ConfigError([Finding(name, 1, 1, "error", "", "is not a regular file, expected a YAML file")])
+        try:
+            return file.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise _unreadable(name, error) from None
+
+
+def _unreadable(name: str, error: OSError | ValueError) -> ConfigError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return ConfigError([Finding(name, 1, 1, "error", "", f"cannot be read: {reason.lower()}")])

@@ -1,0 +1,65 @@
+"""The rules between the keys of a Node's file."""
+
+from __future__ import annotations
+
+from iop_fast.config.rules import check_silence, once
+from iop_fast.config.tree import ListNode, MapNode, Remark
+from iop_fast.config.view import Spot, text
+
+PAIRS = (("reconnect_ms_min", 100, "reconnect_ms_max", 10_000), ("probe_ms_min", 1_000, "probe_ms_max", 10_000))
+
+
+def check_node(root: MapNode) -> list[Remark]:
+    """Run every rule."""
+    top = Spot(root, ())
+    return [
+        *_check_token(top),
+        *_check_tls(top),
+        *once(top.spots("cli_profiles"), "id", "profile id"),
+        *once(top.spots("native_models"), "id", "model id"),
+        *[remark for profile in top.spots("cli_profiles") for remark in _check_profile(profile)],
+        *_check_limits(top),
+    ]
+
+
+def _check_token(top: Spot) -> list[Remark]:
+    if top.has("token_env") == top.has("token_file"):
+        got = "both" if top.has("token_env") else "neither"
+        key = "token_file" if top.has("token_file") else ""
+        return [top.remark(key, f"expected one of token_env and token_file, got {got}", at_key=True)]
+    return []
+
+
+def _check_tls(top: Spot) -> list[Remark]:
+    edge = top.section("edge")
+    if edge is None or not edge.has("tls"):
+        return []
+    message = "this build does not speak TLS itself, expected no tls section: put a TLS tunnel between Node and Edge"
+    return [edge.remark("tls", message, at_key=True)]
+
+
+def _check_profile(profile: Spot) -> list[Remark]:
+    command = profile.get("command")
+    if not isinstance(command, ListNode) or profile.text("input") not in ("argument", "stdin", None):
+        return []
+    has_place = any("{prompt}" in (text(item) or "") for item in command.items)
+    by_argument = profile.text("input") == "argument"
+    if by_argument and not has_place:
+        return [profile.remark("command", "input is argument, expected {prompt} in one of the arguments")]
+    if has_place and not by_argument:
+        return [profile.remark("command", "{prompt} stands in the arguments, expected input: argument")]
+    return []
+
+
+def _check_limits(top: Spot) -> list[Remark]:
+    limits = top.section("limits")
+    if limits is None:
+        return []
+    remarks = check_silence(limits)
+    for low_key, low_default, high_key, high_default in PAIRS:
+        low = limits.whole(low_key) if limits.has(low_key) else low_default
+        high = limits.whole(high_key) if limits.has(high_key) else high_default
+        if low is not None and high is not None and low > high:
+            key = low_key if limits.has(low_key) else high_key
+            remarks.append(limits.remark(key, f"{low_key} {low} is above {high_key} {high}"))
+    return remarks

@@ -1,0 +1,354 @@
+"""The rules between the keys of an Edge's file.
+
+Each rule is one function from the tree to remarks, listed in RULES. Rules run on the tree and not on the validated
+configuration, so that a wrong value in one place does not hide a wrong reference in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from iop_fast.config.legacy import check_legacy
+from iop_fast.config.places import bracket
+from iop_fast.config.schema.fleet import ADAPTER_OF_TYPE
+from iop_fast.config.tree import ListNode, MapNode, Remark
+from iop_fast.config.verdict import nearest
+from iop_fast.config.view import Spot, spots, text, truth
+
+# Headers that belong to one connection or frame the message (RFC 9110, section 7.6.1; RFC 9112, section 6).
+FRAMING_HEADERS = frozenset(
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+CALLER_CREDENTIALS = frozenset({"authorization", "x-api-key"})
+SETTINGS_KEYS = ("type", "endpoint", "endpoint_env", "api_key_env", "profile")
+ENABLED_SECTIONS = {
+    "a2a": "the agent-to-agent listener",
+    "control_plane": "the control plane connection",
+    "bootstrap": "the bootstrap package",
+}
+TLS_SECTIONS = ("edge", "openai")
+
+
+def check_edge(root: MapNode) -> list[Remark]:
+    """Run every rule."""
+    return [remark for rule in RULES for remark in rule(root)]
+
+
+def providers_of(root: MapNode) -> list[Spot]:
+    """Return every provider of every Node, in file order."""
+    return [provider for node in spots(root, "nodes") for provider in node.spots("providers")]
+
+
+def once(entries: Iterable[Spot], key: str, what: str, *, quiet: bool = False) -> list[Remark]:
+    """Refuse a value that an earlier entry has. A quiet value is not repeated."""
+    first: dict[str, int] = {}
+    remarks = []
+    for entry in entries:
+        value = entry.text(key)
+        if value is None:
+            continue
+        value = value.lower() if quiet else value
+        line, _ = entry.place(key)
+        if value in first:
+            shown = what if quiet else f"{what} {value[:128]}"
+            remarks.append(entry.remark(key, f"{shown} is given twice, first in line {first[value]}"))
+        first.setdefault(value, line)
+    return remarks
+
+
+def check_unique(root: MapNode) -> list[Remark]:
+    """Node ids, model ids, provider ids over all Nodes, adapter names within a Node."""
+    remarks = once(spots(root, "nodes"), "id", "node id")
+    remarks += once(spots(root, "models"), "id", "model id")
+    remarks += once(providers_of(root), "id", "provider id")
+    for node in spots(root, "nodes"):
+        remarks += once(node.spots("adapters"), "name", "adapter name")
+    return remarks
+
+
+def check_principals(root: MapNode) -> list[Remark]:
+    """token_ref and token_hash_sha256 are each given once; a principal may have several tokens."""
+    openai = Spot(root, ()).section("openai")
+    if openai is None:
+        return []
+    tokens = openai.spots("principal_tokens")
+    remarks = once(tokens, "token_ref", "token_ref")
+    remarks += once(tokens, "token_hash_sha256", "this token_hash_sha256", quiet=True)
+    if truth(openai.get("require_principal"), False) and not tokens:
+        message = "no caller can be known without principal_tokens: every request will be answered 401"
+        remarks.append(openai.remark("require_principal", message, "warning"))
+    return remarks
+
+
+def check_node_tokens(root: MapNode) -> list[Remark]:
+    """A Node without a token hash cannot register; one token for two Nodes lets each pass for the other."""
+    remarks = []
+    first: dict[str, int] = {}
+    for node in spots(root, "nodes"):
+        value = node.text("token_hash_sha256")
+        if not node.has("token_hash_sha256"):
+            message = "no token_hash_sha256: this Node cannot register (`iop token` makes a token and its hash)"
+            remarks.append(node.remark("", message, "warning"))
+        if value is None:
+            continue
+        line, _ = node.place("token_hash_sha256")
+        if value.lower() in first:
+            message = f"the same token as the Node in line {first[value.lower()]}: each can pass for the other"
+            remarks.append(node.remark("token_hash_sha256", message, "warning"))
+        first.setdefault(value.lower(), line)
+    return remarks
+
+
+def check_mappings(root: MapNode) -> list[Remark]:
+    """models[].providers names known providers, and names that those providers list."""
+    remarks = []
+    served: dict[str, list[str]] = {}
+    for provider in providers_of(root):
+        name = provider.text("id")
+        if name is not None:
+            served.setdefault(name, _texts(provider, "models"))
+    for model in spots(root, "models"):
+        mapping = model.section("providers")
+        if mapping is None:
+            continue
+        for provider_id, entry in mapping.node.entries.items():
+            if provider_id not in served:
+                known = f", expected one of {', '.join(list(served)[:8])}" if served else ", there are none"
+                hint = nearest(provider_id, served) or known
+                remarks.append(mapping.remark(provider_id, f"no Node has this provider{hint}", at_key=True))
+                continue
+            name, names = text(entry.value), served[provider_id]
+            if name is not None and names and name not in names:
+                hint = nearest(name, names) or f", expected one of {', '.join(names[:8])}"
+                remarks.append(
+                    mapping.remark(provider_id, f"the provider does not list the model {name[:128]!r}{hint}")
+                )
+    return remarks
+
+
+def check_served(root: MapNode) -> list[Remark]:
+    """A provider lists a model once; one that no model maps to is likely forgotten."""
+    remarks = []
+    mapped = {
+        provider_id
+        for model in spots(root, "models")
+        for mapping in [model.section("providers")]
+        if mapping is not None
+        for provider_id in mapping.node.entries
+    }
+    for provider in providers_of(root):
+        names = _texts(provider, "models")
+        doubled = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+        for name in doubled:
+            remarks.append(provider.remark("models", f"{name[:128]!r} is listed twice"))
+        if provider.text("id") is not None and provider.text("id") not in mapped:
+            remarks.append(provider.remark("id", "no model maps to this provider: it gets no requests", "warning"))
+    return remarks
+
+
+def _texts(spot: Spot, key: str) -> list[str]:
+    node = spot.get(key)
+    if not isinstance(node, ListNode):
+        return []
+    return [value for item in node.items for value in [text(item)] if value is not None]
+
+
+def check_settings(root: MapNode) -> list[Remark]:
+    """A provider names an adapter of its Node, or carries settings of its own, and these fit its type."""
+    remarks = []
+    for node in spots(root, "nodes"):
+        adapters = {name: a for a in node.spots("adapters") for name in [a.text("name")] if name is not None}
+        for adapter in adapters.values():
+            remarks += _check_type(adapter)
+        for provider in node.spots("providers"):
+            if provider.has("adapter"):
+                remarks += _check_named(provider, list(adapters))
+            elif not provider.has("type"):
+                message = "has neither adapter nor type, expected an entry of the Node's adapters, or type and endpoint"
+                remarks.append(provider.remark("", message))
+            else:
+                remarks += _check_type(provider)
+    return remarks
+
+
+def _check_named(provider: Spot, adapters: list[str]) -> list[Remark]:
+    remarks = [
+        provider.remark(key, f"{key} stands beside adapter, expected one of them: the adapter has its own", at_key=True)
+        for key in SETTINGS_KEYS
+        if provider.has(key)
+    ]
+    name = provider.text("adapter")
+    if name is not None and name not in adapters:
+        known = f", expected one of {', '.join(adapters[:8])}" if adapters else ", its list of adapters is empty"
+        remarks.append(
+            provider.remark("adapter", f"the Node has no adapter {name[:128]}{nearest(name, adapters) or known}")
+        )
+    return remarks
+
+
+def _check_type(spot: Spot) -> list[Remark]:
+    """Check that settings fit their type: URL for servers, profile for what runs on the Node itself."""
+    kind = ADAPTER_OF_TYPE.get(spot.text("type") or "")
+    if kind is None:
+        return []
+    remarks = []
+    if kind in ("cli", "native"):
+        for key in ("endpoint", "endpoint_env", "api_key_env"):
+            if spot.has(key):
+                remarks.append(spot.remark(key, f"has no meaning for the type {kind}, expected profile", at_key=True))
+        if not spot.has("profile"):
+            remarks.append(spot.remark("", f"is missing profile, which the type {kind} needs"))
+        return remarks
+    if spot.has("profile"):
+        message = f"has no meaning for the type {spot.text('type')}, expected endpoint or endpoint_env"
+        remarks.append(spot.remark("profile", message, at_key=True))
+    if spot.has("endpoint") == spot.has("endpoint_env"):
+        got = "both" if spot.has("endpoint") else "neither"
+        remarks.append(spot.remark("", f"expected one of endpoint and endpoint_env, got {got}"))
+    endpoint = spot.text("endpoint")
+    if endpoint is not None and kind == "openai_compat" and endpoint.rstrip("/").endswith("/v1"):
+        message = "ends in /v1, and every request's path starts with it: the provider will be asked for /v1/v1/..."
+        remarks.append(spot.remark("endpoint", message, "warning"))
+    return remarks
+
+
+def check_long_context(root: MapNode) -> list[Remark]:
+    """Long slots above capacity can never all be used, and all long contexts together must fit the provider."""
+    windows: dict[str, list[tuple[str, int]]] = {}
+    for model in spots(root, "models"):
+        mapping, window = model.section("providers"), model.whole("context_window_tokens")
+        if mapping is not None and window is not None:
+            for provider_id in mapping.node.entries:
+                windows.setdefault(provider_id, []).append((model.text("id") or "?", window))
+    remarks = []
+    for provider in providers_of(root):
+        long, capacity = provider.whole("long_context_capacity") or 0, provider.whole("capacity")
+        if capacity is not None and long > capacity:
+            message = f"{long} is above capacity {capacity}: a long request takes one slot of each"
+            remarks.append(provider.remark("long_context_capacity", message, "warning"))
+        remarks += _check_budget(provider, long, windows.get(provider.text("id") or "", []))
+    return remarks
+
+
+def _check_budget(provider: Spot, long: int, of_models: list[tuple[str, int]]) -> list[Remark]:
+    total = provider.whole("total_context_tokens")
+    if total is None or long <= 0:
+        return []
+    own = provider.whole("context_window_tokens")
+    sources = [("context_window_tokens", own)] if own is not None else []
+    if own is None and not provider.has("context_window_tokens"):
+        sources = [(f"models{bracket(model)}.context_window_tokens", window) for model, window in of_models]
+        if not sources:
+            message = "cannot be checked: neither the provider nor a model that maps to it has context_window_tokens"
+            return [provider.remark("total_context_tokens", message, "warning")]
+    return [
+        provider.remark(
+            "total_context_tokens",
+            f"{source} {window} x long_context_capacity {long} is {window * long}, expected at most {total}",
+        )
+        for source, window in sources
+        if window is not None and window * long > total
+    ]
+
+
+def check_provider_auth(root: MapNode) -> list[Remark]:
+    """The two headers carry a token and nothing that frames the message."""
+    openai = Spot(root, ()).section("openai")
+    auth = openai.section("provider_auth") if openai is not None else None
+    if openai is None or auth is None:
+        return []
+    remarks = []
+    for key in ("from_header", "target_header"):
+        name = auth.text(key)
+        if name is not None and name.lower() in FRAMING_HEADERS:
+            remarks.append(
+                auth.remark(key, f"{name} frames the message or names its receiver, expected another header")
+            )
+    source = (auth.text("from_header") or "").lower()
+    if truth(auth.get("enabled"), False) and source in CALLER_CREDENTIALS and openai.spots("principal_tokens"):
+        message = "callers' own tokens stand in this header too: they will reach the provider"
+        remarks.append(auth.remark("from_header", message, "warning"))
+    return remarks
+
+
+def check_served_sections(root: MapNode) -> list[Remark]:
+    """Refuse what this build reads but does not serve, instead of leaving it out without a word."""
+    top = Spot(root, ())
+    remarks = []
+    for name, what in ENABLED_SECTIONS.items():
+        section = top.section(name)
+        if section is not None and truth(section.get("enabled"), False):
+            remarks.append(section.remark("enabled", f"this build does not serve {what}, expected false"))
+    for name in TLS_SECTIONS:
+        section = top.section(name)
+        if section is not None and section.has("tls"):
+            message = "this build does not serve TLS itself, expected no tls section: put a TLS proxy before it"
+            remarks.append(section.remark("tls", message, at_key=True))
+    return remarks
+
+
+def check_listeners(root: MapNode) -> list[Remark]:
+    """Two listeners cannot have one address."""
+    remarks = []
+    first: dict[str, str] = {}
+    for name, default in (
+        ("edge", "127.0.0.1:8081"),
+        ("openai", "127.0.0.1:8080"),
+        ("admin", "127.0.0.1:8082"),
+        ("observe", None),
+    ):
+        section = Spot(root, ()).section(name)
+        given = section.text("listen") if section is not None and section.has("listen") else default
+        if given is None or given.endswith(":0"):
+            continue
+        if given in first:
+            holder = section or Spot(root, ())
+            at = "listen" if section is not None else ""
+            remarks.append(holder.remark(at, f"{name}.listen {given} is the address of {first[given]}.listen too"))
+        first.setdefault(given, name)
+    return remarks
+
+
+def check_link(root: MapNode) -> list[Remark]:
+    """Silence is judged by heartbeats: it must be longer than the time between two of them."""
+    edge = Spot(root, ()).section("edge")
+    link = edge.section("link") if edge is not None else None
+    return check_silence(link) if link is not None else []
+
+
+def check_silence(spot: Spot) -> list[Remark]:
+    """Check heartbeat_ms against silence_ms, with the defaults of both files."""
+    heartbeat = spot.whole("heartbeat_ms") if spot.has("heartbeat_ms") else 5_000
+    silence = spot.whole("silence_ms") if spot.has("silence_ms") else 15_000
+    if heartbeat is None or silence is None or silence >= 2 * heartbeat:
+        return []
+    key = "silence_ms" if spot.has("silence_ms") else "heartbeat_ms"
+    message = f"silence_ms {silence} is below twice heartbeat_ms {heartbeat}: one late heartbeat would end a session"
+    return [spot.remark(key, message)]
+
+
+RULES: tuple[Callable[[MapNode], list[Remark]], ...] = (
+    check_unique,
+    check_principals,
+    check_node_tokens,
+    check_mappings,
+    check_served,
+    check_settings,
+    check_long_context,
+    check_provider_auth,
+    check_served_sections,
+    check_listeners,
+    check_link,
+    check_legacy,
+)

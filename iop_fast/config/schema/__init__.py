@@ -1,0 +1,49 @@
+"""The keys of both files. Each is declared once; see `fields.setting`."""
+
+from iop_fast.config.schema.common import ClientTls, Log, Observe, ServerTls
+from iop_fast.config.schema.edge import Admin, Edge, EdgeConfig, Link, ProviderPool
+from iop_fast.config.schema.fleet import (
+    ADAPTER_OF_TYPE,
+    LABELLING_TYPES,
+    Adapter,
+    Generation,
+    GenerationDefaults,
+    Model,
+    Node,
+    NodeRuntime,
+    Provider,
+    Timeouts,
+)
+from iop_fast.config.schema.front import HttpLimits, OpenAi, PrincipalToken, ProviderAuth
+from iop_fast.config.schema.node import CliProfile, NativeModel, NodeConfig, NodeEdge, NodeLimits
+
+__all__ = [
+    "ADAPTER_OF_TYPE",
+    "LABELLING_TYPES",
+    "Adapter",
+    "Admin",
+    "CliProfile",
+    "ClientTls",
+    "Edge",
+    "EdgeConfig",
+    "Generation",
+    "GenerationDefaults",
+    "HttpLimits",
+    "Link",
+    "Log",
+    "Model",
+    "NativeModel",
+    "Node",
+    "NodeConfig",
+    "NodeEdge",
+    "NodeLimits",
+    "NodeRuntime",
+    "Observe",
+    "OpenAi",
+    "PrincipalToken",
+    "Provider",
+    "ProviderAuth",
+    "ProviderPool",
+    "ServerTls",
+    "Timeouts",
+]

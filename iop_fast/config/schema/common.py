@@ -1,0 +1,56 @@
+"""Sections that the Edge's and the Node's file share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from iop_fast.config.schema.fields import Address, Section, Text, setting
+
+
+class ServerTls(Section):
+    """Transport security of a listener. Giving the section turns it on."""
+
+    cert_file: Text = setting("File with the certificate chain, PEM.", apply="restart")
+    key_file: Text = setting("File with the private key, PEM.", apply="restart")
+    client_ca_file: Text | None = setting(
+        "File with the authorities whose client certificates are demanded, PEM; left out, none is demanded.",
+        apply="restart",
+        default=None,
+    )
+
+
+class ClientTls(Section):
+    """Transport security of a connection to a listener. Giving the section turns it on."""
+
+    ca_file: Text | None = setting(
+        "File with the authorities that are trusted, PEM; left out, those of the operating system.",
+        apply="restart",
+        default=None,
+    )
+    cert_file: Text | None = setting(
+        "File with the certificate shown to the listener, PEM.", apply="restart", default=None
+    )
+    key_file: Text | None = setting("File with its private key, PEM.", apply="restart", default=None)
+    server_name: Text | None = setting(
+        "Name expected in the listener's certificate; left out, the host of the address.",
+        apply="restart",
+        default=None,
+    )
+
+
+class Observe(Section):
+    """A listener for GET /livez, /readyz and /metrics and nothing else."""
+
+    listen: Address = setting(
+        "Address of the listener. Any address is allowed: it shows counters, no requests and no secrets.",
+        apply="restart",
+    )
+
+
+class Log(Section):
+    """What is written to standard error, one JSON object a line."""
+
+    level: Literal["debug", "info", "warning", "error"] = setting(
+        "Lowest level that is written.", apply="restart", default="info"
+    )
+    access: bool = setting("Write one access line a request.", apply="restart", default=True)

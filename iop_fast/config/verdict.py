@@ -1,0 +1,163 @@
+"""Pydantic's errors and the rules' remarks as findings for people: where it stands, what is wrong, what was expected.
+
+No finding repeats a value that may be a secret: those of `secret` and `quiet` keys, those under unknown keys, and what
+stands where a section is due.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from iop_fast.config.places import find, position, render
+from iop_fast.config.scalars import WHOLE, odd_kind
+from iop_fast.config.schema.fields import PATTERN_WORDS, child, field_at, is_section, mark, unwrap
+from iop_fast.config.tree import Location, MapNode, Node, Remark, Scalar, kind_of
+from iop_fast.errors import Finding
+
+# Keys that people write when they mean to put a secret into the file.
+SECRET_KEYS = {
+    "token": "a raw token never stands in the file, expected token_hash_sha256 (Edge) or token_env, token_file (Node)",
+    "token_hash": "expected token_hash_sha256",
+    "api_key": "a key never stands in the file, expected api_key_env with the name of a variable on the Node",
+    "raw_token": "a raw token never stands in the file, expected token_hash_sha256",
+    "password": "a password never stands in the file",
+    "bearer_token": "a raw token never stands in the file, expected token_hash_sha256",
+}
+WANTED = {
+    "string_type": "a text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+CONTAINERS = frozenset({"tuple_type", "list_type", "dict_type", "model_type", "model_attributes_type"})
+
+
+def to_findings(file: str, model: Any, root: Node, remarks: Iterable[Remark]) -> list[Finding]:
+    """Write remarks out as findings: sorted by place, each once."""
+    findings = {
+        Finding(file, r.line, r.column, r.severity, render(model, root, r.location), r.message) for r in remarks
+    }
+    return sorted(findings)
+
+
+def remarks_of(model: Any, root: MapNode, error: ValidationError) -> list[Remark]:
+    """Turn everything that pydantic found into remarks."""
+    return [_remark(model, root, details) for details in error.errors(include_url=False)]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ", did you mean X?" when a known name is near, else ""."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f", did you mean {near[0]}?" if near else ""
+
+
+def _remark(model: Any, root: MapNode, details: ErrorDetails) -> Remark:
+    location: Location = tuple(details["loc"])
+    is_key = location[-1:] == ("[key]",)
+    if is_key:
+        location = location[:-1]
+    kind = details["type"]
+    if kind == "extra_forbidden":
+        line, column = position(root, location, at_key=True)
+        return Remark(line, column, location, _unknown_key(model, location))
+    if kind == "missing":
+        line, column = position(root, location[:-1])
+        return Remark(line, column, location, "is missing, " + _expected_of(model, location))
+    line, column = position(root, location, at_key=is_key)
+    node, _ = find(root, location)
+    if is_key:
+        return Remark(line, column, location, f"the key {_reason(details)}")
+    field = field_at(model, location)
+    is_quiet = kind in CONTAINERS or (field is not None and bool(mark(field, "quiet")))
+    return Remark(line, column, location, _message(details, node, is_quiet))
+
+
+def _unknown_key(model: Any, location: Location) -> str:
+    name = str(location[-1])
+    if name in SECRET_KEYS:
+        return f"unknown key: {SECRET_KEYS[name]}"
+    annotation = model
+    for part in location[:-1]:
+        _, annotation = child(annotation, part)
+    section = unwrap(annotation)
+    known = list(section.model_fields) if is_section(section) else []
+    near = nearest(name, known)
+    return "unknown key" + (near or f", expected one of {', '.join(known)}")
+
+
+def _expected_of(model: Any, location: Location) -> str:
+    field = field_at(model, location)
+    description = (field.description or "") if field is not None else ""
+    return "expected: " + description[:1].lower() + description[1:].rstrip(".")
+
+
+def _message(details: ErrorDetails, node: Node | None, is_quiet: bool) -> str:
+    kind = details["type"]
+    if kind in WANTED:
+        return _wrong_type(kind, node, is_quiet)
+    shown = ""
+    if isinstance(node, Scalar) and not is_quiet:
+        shown = f"{node.text[:60]!r}: "
+    return shown + _reason(details)
+
+
+def _wrong_type(kind: str, node: Node | None, is_quiet: bool) -> str:
+    wanted = WANTED[kind]
+    if node is None:
+        return f"expected {wanted}"
+    if not isinstance(node, Scalar):
+        return f"expected {wanted}, got {kind_of(node)}"
+    odd = odd_kind(node.text) if node.is_plain else None
+    if odd == "null":
+        return f"has no value, expected {wanted} (leave the key out for the default)"
+    got = kind_of(node)
+    if not is_quiet:
+        got += f" {node.text[:60]!r}"
+    return f"expected {wanted}, got {got}{_hint(kind, node, odd)}"
+
+
+def _hint(kind: str, node: Scalar, odd: str | None) -> str:
+    if kind == "string_type" and odd is not None:
+        return "; put it in quotes"
+    if kind == "bool_type" and odd == "truth":
+        return "; YAML readers disagree about it"
+    if kind == "int_type" and not node.is_plain and WHOLE.fullmatch(node.text):
+        return "; leave the quotes out"
+    if kind in ("int_type", "float_type") and odd == "number":
+        return "; write decimal digits without leading zero, underscore or exponent"
+    return ""
+
+
+def _reason(details: ErrorDetails) -> str:
+    """Say what was expected, from the limits that pydantic names."""
+    kind, context = details["type"], details.get("ctx", {})
+    match kind:
+        case "greater_than_equal":
+            return f"expected at least {context['ge']}"
+        case "less_than_equal":
+            return f"expected at most {context['le']}"
+        case "string_pattern_mismatch":
+            return PATTERN_WORDS.get(context["pattern"], f"expected text of the form {context['pattern']}")
+        case "literal_error":
+            expected = str(context["expected"])
+            known = expected.replace("'", "").replace(" or ", ", ").split(", ")
+            near = nearest(details["input"], known) if isinstance(details["input"], str) else ""
+            return f"expected {expected}{near}"
+        case "too_short":
+            return "is empty, expected at least one entry"
+        case "value_error":
+            return str(context["error"])
+        case "finite_number":
+            return "expected a finite number"
+    return details["msg"][:1].lower() + details["msg"][1:]
