@@ -16,9 +16,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from iop_fast.edge.liveness import NS_PER_S
 from iop_fast.seams import Clock
 from iop_fast.wire import runtime_pb2 as pb
+from iop_fast.wire.liveness import NS_PER_S
 
 HOLD_NS = 2 * NS_PER_S
 
@@ -48,14 +48,19 @@ def is_healthy(file_health: str, is_up: bool) -> bool:
 class ProviderHealth:
     """The reports of one session and the verdict on each provider. `on_change` maps provider ids to `is_up`."""
 
-    __slots__ = ("_clock", "_loop", "_on_change", "_reports", "_rising", "_timer", "_up")
+    __slots__ = ("_clock", "_hold_ns", "_loop", "_on_change", "_reports", "_rising", "_timer", "_up")
 
     def __init__(
-        self, clock: Clock, loop: asyncio.AbstractEventLoop, on_change: Callable[[Mapping[str, bool]], None]
+        self,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        on_change: Callable[[Mapping[str, bool]], None],
+        hold_ns: int = HOLD_NS,
     ) -> None:
         self._clock = clock
         self._loop = loop
         self._on_change = on_change
+        self._hold_ns = hold_ns
         self._reports: dict[str, Report] = {}
         self._up: dict[str, bool] = {}
         # Providers that report UP and are not believed yet, with when they are. All wait equally long, so the order of
@@ -80,7 +85,7 @@ class ProviderHealth:
                     self._up[provider_id] = False
                     fallen[provider_id] = False
             elif not self._up.get(provider_id, False) and provider_id not in self._rising:
-                self._rising[provider_id] = self._clock.now_ns() + HOLD_NS
+                self._rising[provider_id] = self._clock.now_ns() + self._hold_ns
         self._set_timer()
         if fallen:
             self._on_change(fallen)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from iop_fast.edge.liveness import Beat, Silence
+from iop_fast.wire.liveness import Beat, Silence
 from tests.unit.edge.worlds import VirtualLoop
 
 
