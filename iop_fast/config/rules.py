@@ -6,13 +6,13 @@ configuration, so that a wrong value in one place does not hide a wrong referenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 
 from iop_fast.config.legacy import check_legacy
 from iop_fast.config.places import bracket
 from iop_fast.config.schema.fleet import ADAPTER_OF_TYPE
-from iop_fast.config.tree import ListNode, MapNode, Remark
-from iop_fast.config.verdict import nearest
+from iop_fast.config.tree import Known, ListNode, MapNode, Remark
 from iop_fast.config.view import Spot, spots, text, truth
 
 # Headers that belong to one connection or frame the message (RFC 9110, section 7.6.1; RFC 9112, section 6).
@@ -113,55 +113,47 @@ def check_node_tokens(root: MapNode) -> list[Remark]:
 def check_mappings(root: MapNode) -> list[Remark]:
     """models[].providers names known providers, and names that those providers list."""
     remarks = []
-    served: dict[str, list[str]] = {}
+    served: dict[str, Counter[str]] = {}
     for provider in providers_of(root):
         name = provider.text("id")
         if name is not None:
             served.setdefault(name, _texts(provider, "models"))
-    for model in spots(root, "models"):
-        mapping = model.section("providers")
-        if mapping is None:
-            continue
+    for mapping in _mappings(root):
         for provider_id, entry in mapping.node.entries.items():
             if provider_id not in served:
-                known = f", expected one of {', '.join(list(served)[:8])}" if served else ", there are none"
-                hint = nearest(provider_id, served) or known
-                remarks.append(mapping.remark(provider_id, f"no Node has this provider{hint}", at_key=True))
+                known = Known(provider_id, served)
+                remarks.append(mapping.remark(provider_id, "no Node has this provider", at_key=True, known=known))
                 continue
             name, names = text(entry.value), served[provider_id]
             if name is not None and names and name not in names:
-                hint = nearest(name, names) or f", expected one of {', '.join(names[:8])}"
-                remarks.append(
-                    mapping.remark(provider_id, f"the provider does not list the model {name[:128]!r}{hint}")
-                )
+                message = f"the provider does not list the model {name[:128]!r}"
+                remarks.append(mapping.remark(provider_id, message, known=Known(name, names)))
     return remarks
 
 
 def check_served(root: MapNode) -> list[Remark]:
     """A provider lists a model once; one that no model maps to is likely forgotten."""
     remarks = []
-    mapped = {
-        provider_id
-        for model in spots(root, "models")
-        for mapping in [model.section("providers")]
-        if mapping is not None
-        for provider_id in mapping.node.entries
-    }
+    mapped = {provider_id for mapping in _mappings(root) for provider_id in mapping.node.entries}
     for provider in providers_of(root):
-        names = _texts(provider, "models")
-        doubled = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-        for name in doubled:
-            remarks.append(provider.remark("models", f"{name[:128]!r} is listed twice"))
+        for name, count in _texts(provider, "models").items():
+            if count > 1:
+                remarks.append(provider.remark("models", f"{name[:128]!r} is listed {count} times"))
         if provider.text("id") is not None and provider.text("id") not in mapped:
             remarks.append(provider.remark("id", "no model maps to this provider: it gets no requests", "warning"))
     return remarks
 
 
-def _texts(spot: Spot, key: str) -> list[str]:
+def _mappings(root: MapNode) -> list[Spot]:
+    sections = [model.section("providers") for model in spots(root, "models")]
+    return [section for section in sections if section is not None]
+
+
+def _texts(spot: Spot, key: str) -> Counter[str]:
     node = spot.get(key)
     if not isinstance(node, ListNode):
-        return []
-    return [value for item in node.items for value in [text(item)] if value is not None]
+        return Counter()
+    return Counter(value for item in node.items for value in [text(item)] if value is not None)
 
 
 def check_settings(root: MapNode) -> list[Remark]:
@@ -173,7 +165,7 @@ def check_settings(root: MapNode) -> list[Remark]:
             remarks += _check_type(adapter)
         for provider in node.spots("providers"):
             if provider.has("adapter"):
-                remarks += _check_named(provider, list(adapters))
+                remarks += _check_named(provider, adapters)
             elif not provider.has("type"):
                 message = "has neither adapter nor type, expected an entry of the Node's adapters, or type and endpoint"
                 remarks.append(provider.remark("", message))
@@ -182,7 +174,7 @@ def check_settings(root: MapNode) -> list[Remark]:
     return remarks
 
 
-def _check_named(provider: Spot, adapters: list[str]) -> list[Remark]:
+def _check_named(provider: Spot, adapters: Collection[str]) -> list[Remark]:
     remarks = [
         provider.remark(key, f"{key} stands beside adapter, expected one of them: the adapter has its own", at_key=True)
         for key in SETTINGS_KEYS
@@ -190,10 +182,8 @@ def _check_named(provider: Spot, adapters: list[str]) -> list[Remark]:
     ]
     name = provider.text("adapter")
     if name is not None and name not in adapters:
-        known = f", expected one of {', '.join(adapters[:8])}" if adapters else ", its list of adapters is empty"
-        remarks.append(
-            provider.remark("adapter", f"the Node has no adapter {name[:128]}{nearest(name, adapters) or known}")
-        )
+        message = f"the Node has no adapter {name[:128]}"
+        remarks.append(provider.remark("adapter", message, known=Known(name, adapters)))
     return remarks
 
 

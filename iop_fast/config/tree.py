@@ -9,6 +9,7 @@ what it costs to walk it counts each time, so that a few lines cannot stand for 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import yaml
@@ -16,7 +17,7 @@ import yaml
 from iop_fast.config.scalars import odd_kind
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
-NODES_MAX = 1_000_000
+NODES_MAX = 500_000
 DEPTH_MAX = 64
 TREE_FINDINGS_MAX = 1_000
 
@@ -74,6 +75,14 @@ Node = Scalar | ListNode | MapNode
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """A name that is not among the known ones. Looking for the nearest is slow, so it is left for what is shown."""
+
+    name: str
+    names: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Remark:
     """A finding before its path and file are written out."""
 
@@ -82,6 +91,7 @@ class Remark:
     location: Location
     message: str
     severity: str = "error"
+    known: Known | None = None
 
 
 class _Stop(Exception):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,8 +17,14 @@ from pydantic_core import ErrorDetails
 from iop_fast.config.places import find, position, render
 from iop_fast.config.scalars import WHOLE, odd_kind
 from iop_fast.config.schema.fields import PATTERN_WORDS, child, field_at, is_section, mark, unwrap
-from iop_fast.config.tree import Location, MapNode, Node, Remark, Scalar, kind_of
+from iop_fast.config.tree import Known, Location, MapNode, Node, Remark, Scalar, kind_of
 from iop_fast.errors import Finding
+
+# How much of a hopeless file is written out. Looking for a near name is slow, so it is done for the first few only.
+FINDINGS_MAX = 1_000
+HINTS_MAX = 100
+NAMES_MAX = 1_000
+SHOWN_MAX = 40
 
 # Keys that people write when they mean to put a secret into the file.
 SECRET_KEYS = {
@@ -44,22 +51,40 @@ CONTAINERS = frozenset({"tuple_type", "list_type", "dict_type", "model_type", "m
 
 
 def to_findings(file: str, model: Any, root: Node, remarks: Iterable[Remark]) -> list[Finding]:
-    """Write remarks out as findings: sorted by place, each once."""
-    findings = {
-        Finding(file, r.line, r.column, r.severity, render(model, root, r.location), r.message) for r in remarks
-    }
+    """Write remarks out as findings: sorted by place, each once, errors before warnings where there are too many."""
+    ordered = sorted(remarks, key=lambda r: (r.line, r.column, r.severity, r.message))
+    if len(ordered) > FINDINGS_MAX:
+        ordered = sorted(ordered, key=lambda r: r.severity)[:FINDINGS_MAX]
+        last = ordered[-1]
+        message = f"more than {FINDINGS_MAX} findings, the others are not shown"
+        ordered.append(Remark(last.line, last.column, (), message))
+    findings: dict[Finding, None] = {}
+    hints_left = HINTS_MAX
+    for remark in ordered:
+        message = remark.message
+        if remark.known is not None:
+            message += _hint_of(remark.known, hints_left > 0)
+            hints_left -= 1
+        path = render(model, root, remark.location)
+        findings[Finding(file, remark.line, remark.column, remark.severity, path, message)] = None
     return sorted(findings)
+
+
+def _hint_of(known: Known, is_searched: bool) -> str:
+    """Name the nearest known name, or the first few."""
+    names = list(islice(known.names, NAMES_MAX))
+    near = difflib.get_close_matches(known.name[:128], names, n=1, cutoff=0.6) if is_searched else []
+    if near:
+        return f", did you mean {near[0]}?"
+    if not names:
+        return ", there are none"
+    more = " ..." if len(names) > SHOWN_MAX else ""
+    return f", expected one of {', '.join(name[:128] for name in names[:SHOWN_MAX])}{more}"
 
 
 def remarks_of(model: Any, root: MapNode, error: ValidationError) -> list[Remark]:
     """Turn everything that pydantic found into remarks."""
     return [_remark(model, root, details) for details in error.errors(include_url=False)]
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ", did you mean X?" when a known name is near, else ""."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f", did you mean {near[0]}?" if near else ""
 
 
 def _remark(model: Any, root: MapNode, details: ErrorDetails) -> Remark:
@@ -70,7 +95,7 @@ def _remark(model: Any, root: MapNode, details: ErrorDetails) -> Remark:
     kind = details["type"]
     if kind == "extra_forbidden":
         line, column = position(root, location, at_key=True)
-        return Remark(line, column, location, _unknown_key(model, location))
+        return _unknown_key(model, line, column, location)
     if kind == "missing":
         line, column = position(root, location[:-1])
         return Remark(line, column, location, "is missing, " + _expected_of(model, location))
@@ -83,17 +108,16 @@ def _remark(model: Any, root: MapNode, details: ErrorDetails) -> Remark:
     return Remark(line, column, location, _message(details, node, is_quiet))
 
 
-def _unknown_key(model: Any, location: Location) -> str:
+def _unknown_key(model: Any, line: int, column: int, location: Location) -> Remark:
     name = str(location[-1])
     if name in SECRET_KEYS:
-        return f"unknown key: {SECRET_KEYS[name]}"
+        return Remark(line, column, location, f"unknown key: {SECRET_KEYS[name]}")
     annotation = model
     for part in location[:-1]:
         _, annotation = child(annotation, part)
     section = unwrap(annotation)
-    known = list(section.model_fields) if is_section(section) else []
-    near = nearest(name, known)
-    return "unknown key" + (near or f", expected one of {', '.join(known)}")
+    names = section.model_fields if is_section(section) else ()
+    return Remark(line, column, location, "unknown key", known=Known(name, names))
 
 
 def _expected_of(model: Any, location: Location) -> str:
@@ -150,10 +174,7 @@ def _reason(details: ErrorDetails) -> str:
         case "string_pattern_mismatch":
             return PATTERN_WORDS.get(context["pattern"], f"expected text of the form {context['pattern']}")
         case "literal_error":
-            expected = str(context["expected"])
-            known = expected.replace("'", "").replace(" or ", ", ").split(", ")
-            near = nearest(details["input"], known) if isinstance(details["input"], str) else ""
-            return f"expected {expected}{near}"
+            return f"expected {context['expected']}"
         case "too_short":
             return "is empty, expected at least one entry"
         case "value_error":

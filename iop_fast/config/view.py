@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iop_fast.config.scalars import read_plain
-from iop_fast.config.tree import ListNode, Location, MapNode, Node, Remark, Scalar
+from iop_fast.config.tree import Known, ListNode, Location, MapNode, Node, Remark, Scalar
 
 
 def text(node: Node | None) -> str | None:
@@ -61,10 +61,12 @@ class Spot:
             return self.node.line, self.node.column
         return (entry.line, entry.column) if at_key else (entry.value.line, entry.value.column)
 
-    def remark(self, key: str, message: str, severity: str = "error", *, at_key: bool = False) -> Remark:
+    def remark(
+        self, key: str, message: str, severity: str = "error", *, at_key: bool = False, known: Known | None = None
+    ) -> Remark:
         """Say something about a key; "" is the mapping itself."""
         line, column = self.place(key, at_key=at_key)
-        return Remark(line, column, (*self.location, key) if key else self.location, message, severity)
+        return Remark(line, column, (*self.location, key) if key else self.location, message, severity, known)
 
     def section(self, key: str) -> Spot | None:
         node = self.get(key)
