@@ -5,14 +5,17 @@ step takes `now_ns` and leaves the core at a fixed point: no waiter has a free l
 
 A step first changes state, then ends what must end, then grants, and only then *delivers* its decisions by calling
 the owners, so an owner always sees a core at its fixed point and may call any step from its callback. A step called
-from a callback changes state and decides at once; its decisions are delivered by the outermost step, in order.
+from a callback changes state and decides at once; its decisions are delivered by the outermost step, in order. So a
+waiter may end, and its owner be called, before the `submit` that made it has returned, if other owners called by that
+same step freed a slot for it.
 """
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from iop_fast._core.ledger import Lease
+from iop_fast._core.ledger import Lease as Lease
+from iop_fast._core.wait_queue import Waiter as Waiter
 
 class Outcome(IntEnum):
     """How a request left admission; a rejected one never waited, an evicted one did."""
@@ -73,16 +76,6 @@ class SnapshotRow(NamedTuple):
     in_flight: int
     long_in_flight: int
     queued: int
-
-class Waiter:
-    """A request in the queue. Only the core makes one; the owner keeps it to cancel."""
-
-    @property
-    def is_waiting(self) -> bool: ...
-    @property
-    def enqueued_at_ns(self) -> int: ...
-    @property
-    def sequence(self) -> int: ...
 
 class Admission:
     """The ledger, the one global queue and the policy between them."""

@@ -1,0 +1,1154 @@
+"""Admission policy. The contract stands in iop_fast/_core/admission.pyi.
+
+Theory of operation
+===================
+
+Admission is the only caller of the ledger and of the wait queue. It stands at a *fixed point* between steps: no waiter
+has a free live candidate, none is due, none is without a live candidate. Each step restores the fixed point:
+
+    change    everything that the step changes, ended leases included
+    expire    waiters whose deadline has come end EVICTED_TIMEOUT
+    strand    waiters without a live candidate end EVICTED_UNAVAILABLE
+    grant     free slots go to waiters in global order until nothing more can be granted
+    deliver   owners are called
+
+The first four are plain C on tables: no Python code runs in them, memory for them is reserved before they begin, and so
+nothing can come between them: no grant before all changes are made (a sibling of a provider that dies with its Node
+gets nothing), and no finalizer that would step in. Only `deliver` runs foreign code. An owner may call any step; that
+step makes its own change, decides at once and leaves its decisions to the delivery that is running. So there is no
+recursion, and an owner always sees a fixed point. What an owner raises is kept for the shell and its lease is given
+back.
+
+Which lines a step looks at: a change marks the lines that it can have affected (those of the providers that changed,
+found by the queue's index); `strand` and `grant` look at marked lines only. That is enough because the others were at
+the fixed point and their providers are as they were. A grant takes from one provider and frees nothing, so a line that
+cannot be served is out for the rest of the step. Marked lines are worked off by a heap over their heads' sequences:
+global order among those that can be served.
+
+A release is the hot case and takes neither marks nor heap: only the freed provider has gained, so the waiter to serve
+is the oldest head among its lines, and the provider is the only free candidate that this waiter has.
+
+Class: a request labelled long is constrained while a catalog provider of its model has long slots (`has_long`); then it
+needs a provider with long slots and takes one of them beside the normal one. The label stands in the line's key, the
+constraint is read when it matters, so a refresh changes the class of those waiting by changing `has_long`.
+
+Choice among the free live candidates: lowest in_flight, then lowest priority, then the oldest last grant, where never
+is oldest and the catalog's order decides among those.
+
+A refused step (a second release, a stale generation, a waiter that has ended) does nothing at all, not even expire.
+
+Models are rows too. A row goes back to the free ones when the model leaves the plan: its waiters have no candidate and
+end in the same step, and nothing else names a model by row.
+
+A plan is *staged* (read, checked, memory reserved; may raise, changes nothing) and then committed, which cannot fail.
+Objects of the plan before are compared by identity first: a plan that shares its ProviderSpecs and mapping tuples with
+its predecessor costs a pointer comparison for each.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+cimport cython
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy
+
+from iop_fast._core.ledger cimport (
+    END_LOST,
+    END_OPEN,
+    END_RELEASED,
+    LEASE_HELD,
+    LINK_DRAINING,
+    LINK_OFFLINE,
+    LINK_READY,
+    NONE,
+    LeaseTable,
+    NodeState,
+    ProviderState,
+    drop_entry,
+    free_entry,
+)
+from iop_fast._core.wait_queue cimport Line, ProviderLines, WaiterEntry, duplicate
+
+from iop_fast._core.ledger import Lease
+from iop_fast._core.wait_queue import Waiter
+
+
+class Outcome(IntEnum):
+    """How a request left admission."""
+
+    GRANTED = 0
+    REJECTED_QUEUE_FULL = 1
+    REJECTED_UNAVAILABLE = 2
+    EVICTED_TIMEOUT = 3
+    EVICTED_UNAVAILABLE = 4
+    EVICTED_CANCELLED = 5
+    EVICTED_DRAINING = 6
+
+
+cdef enum:
+    GRANTED = 0
+    REJECTED_QUEUE_FULL = 1
+    REJECTED_UNAVAILABLE = 2
+    EVICTED_TIMEOUT = 3
+    EVICTED_UNAVAILABLE = 4
+    EVICTED_CANCELLED = 5
+    EVICTED_DRAINING = 6
+
+
+cdef tuple OUTCOME_OF = tuple(Outcome)
+cdef tuple LINK_NAMES = ("offline", "ready", "draining")
+
+# Exceptions of owners that are kept until the shell takes them; the counter counts all.
+cdef int32_t FAILURES_KEPT = 64
+
+
+class Owner(Protocol):
+    """The request behind a waiter."""
+
+    def on_granted(self, lease):
+        """Take over the lease."""
+
+    def on_evicted(self, outcome):
+        """The waiter left the queue without a lease."""
+
+
+class ProviderSpec(NamedTuple):
+    """One provider of a plan."""
+
+    node_id: str
+    provider_id: str
+    capacity: int
+    long_capacity: int
+    priority: int
+    enabled: bool
+    healthy: bool
+    can: int
+
+
+class Plan(NamedTuple):
+    """What admission needs of one configuration revision."""
+
+    providers: Sequence[ProviderSpec]
+    models: Mapping[str, Sequence[tuple[str, str]]]
+    max_queue: int
+    queue_timeout_ns: int
+
+
+class SnapshotRow(NamedTuple):
+    """One provider as it stands."""
+
+    node_id: str
+    provider_id: str
+    link: str
+    enabled: bool
+    healthy: bool
+    priority: int
+    configured_capacity: int
+    configured_long_capacity: int
+    capacity: int
+    long_capacity: int
+    in_flight: int
+    long_in_flight: int
+    queued: int
+
+
+# Choice ---------------------------------------------------------------------------------------------------------------
+
+cdef inline bint is_preferred(const ProviderState* one, const ProviderState* other) noexcept:
+    """Whether `one` is taken before `other`, which stands before it in the catalog."""
+    if one.in_flight != other.in_flight:
+        return one.in_flight < other.in_flight
+    if one.priority != other.priority:
+        return one.priority < other.priority
+    return one.last_grant < other.last_grant
+
+
+cdef inline bint is_live_for(const ProviderState* provider, uint64_t needs, bint is_constrained) noexcept:
+    return provider.is_live and provider.can & needs == needs and (not is_constrained or provider.long_capacity > 0)
+
+
+cdef inline bint has_slot(const ProviderState* provider, bint is_constrained) noexcept:
+    return provider.in_flight < provider.capacity and (
+        not is_constrained or provider.long_in_flight < provider.long_capacity
+    )
+
+
+cdef Choice choose(
+    const ProviderState* providers, const ModelState* model, uint64_t needs, bint is_constrained, int32_t excluded
+) noexcept:
+    cdef Choice choice
+    cdef const ProviderState* best = NULL
+    cdef const ProviderState* provider
+    cdef int32_t place, index
+    choice.provider = NONE
+    choice.has_able = choice.has_live = False
+    for place in range(model.count):
+        index = model.candidates[place]
+        provider = &providers[index]
+        if provider.can & needs != needs:
+            continue
+        choice.has_able = True
+        if not is_live_for(provider, needs, is_constrained) or index == excluded:
+            continue
+        choice.has_live = True
+        if has_slot(provider, is_constrained) and (best is NULL or is_preferred(provider, best)):
+            best = provider
+            choice.provider = index
+    return choice
+
+
+# Staging of plans -----------------------------------------------------------------------------------------------------
+
+@cython.final
+cdef class Staging:
+
+    def __dealloc__(self):
+        cdef int32_t row
+        free(self.order)
+        free(self.touched)
+        if self.is_new is not NULL:
+            for row in range(self.model_count):
+                if self.is_new[row]:
+                    free(self.models[row].candidates)
+        free(self.models)
+        free(self.is_new)
+        free(self.can)
+
+
+cdef void* allocated(int64_t count, size_t row_size) except NULL:
+    cdef void* rows = calloc(max(1, count), row_size)
+    if rows is NULL:
+        raise MemoryError()
+    return rows
+
+
+cdef void abandon_entry(LeaseTable* table, int32_t slot) noexcept:
+    """An entry for which no Lease object could be made: held ones wait for `reclaim`."""
+    if table.entries[slot].state == LEASE_HELD:
+        drop_entry(table, slot)
+    else:
+        free_entry(table, slot)
+
+
+@cython.final
+cdef class Admission:
+
+    def __cinit__(self):
+        self.ledger = Ledger.__new__(Ledger)
+        self.queue = WaitQueue.__new__(WaitQueue)
+        self.names = {}
+        self.mappings = []
+        self.specs = ()
+        self.failures = []
+
+    def __init__(self, plan, *, int64_t now_ns=0, bint verify=False):
+        self.now_ns = now_ns
+        self.is_verifying = verify
+        self.reconfigure(now_ns, plan)
+
+    def __dealloc__(self):
+        cdef int32_t row
+        for row in range(self.model_count):
+            free(self.models[row].candidates)
+        free(self.models)
+        free(self.order)
+
+    # Steps of requests ------------------------------------------------------------------------------------------------
+
+    cpdef object submit(self, int64_t now_ns, object owner, str model, bint long, uint64_t needs):
+        cdef Arrival arrival
+        arrival.model = self.names[model]
+        arrival.is_long = long
+        arrival.needs = needs
+        arrival.excluded = NONE
+        arrival.is_readmitted = False
+        return self.admit(now_ns, owner, &arrival)
+
+    def readmit(self, int64_t now_ns, owner, str model, uint64_t needs, Lease ended not None):
+        cdef Arrival arrival
+        self.check_own(ended)
+        if ended.is_held:
+            raise ValueError(f"lease {ended.lease_id} is held: only an ended one can be re-admitted")
+        if ended.was_readmitted:
+            raise ValueError(f"lease {ended.lease_id} was re-admitted before")
+        arrival.model = self.names.get(model, NONE)
+        arrival.is_long = ended.is_long
+        arrival.needs = needs
+        arrival.excluded = ended.provider
+        arrival.is_readmitted = True
+        arrival.sequence = ended.sequence
+        arrival.enqueued_at_ns = ended.enqueued_at_ns
+        answer = self.admit(now_ns, owner, &arrival)
+        return answer
+
+    cdef object admit(self, int64_t now_ns, object owner, Arrival* arrival):
+        cdef Waiter waiter = None
+        cdef Choice choice
+        self.ledger.reserve_leases(self.queue.fresh.count + self.queue.readmitted.count + 1)
+        choice = self.choose_for(arrival)
+        if choice.provider == NONE and choice.has_live:
+            waiter = self.make_waiter(owner)
+            choice = self.choose_for(arrival)  # allocating may have run a finalizer that stepped
+        if not choice.has_able and not arrival.is_readmitted:
+            raise ValueError(f"no provider of the model can do the needs {arrival.needs:#x}")
+        self.begin(now_ns)
+        try:
+            self.expire()
+            return self.arrive(arrival, choice, waiter)
+        finally:
+            self.finish()
+
+    cdef Choice choose_for(self, const Arrival* arrival) noexcept:
+        cdef Choice choice
+        cdef ModelState* model
+        if arrival.model == NONE:
+            choice.provider = NONE
+            choice.has_able = choice.has_live = False
+            return choice
+        model = &self.models[arrival.model]
+        return choose(
+            self.ledger.providers, model, arrival.needs, arrival.is_long and model.has_long, arrival.excluded
+        )
+
+    cdef Waiter make_waiter(self, object owner):
+        """Make room for one more waiter."""
+        cdef Waiter waiter = Waiter.__new__(Waiter)
+        waiter.owner = owner
+        self.queue.reserve_entry()
+        return waiter
+
+    cdef object arrive(self, Arrival* arrival, Choice choice, Waiter waiter):
+        """Grant, refuse or enqueue: the one place where a request enters."""
+        if not arrival.is_readmitted:
+            arrival.sequence = self.last_sequence + 1
+            arrival.enqueued_at_ns = self.now_ns
+        elif self.is_due(arrival.enqueued_at_ns):
+            return self.refuse(arrival, EVICTED_TIMEOUT)
+        if choice.provider != NONE:
+            return self.grant_arrival(arrival, choice.provider)
+        if not choice.has_live:
+            return self.refuse(arrival, EVICTED_UNAVAILABLE if arrival.is_readmitted else REJECTED_UNAVAILABLE)
+        if not arrival.is_readmitted and self.queue.fresh.count >= self.queue_limit:
+            return self.refuse(arrival, REJECTED_QUEUE_FULL)
+        waiter.sequence = arrival.sequence
+        waiter.enqueued_at_ns = arrival.enqueued_at_ns
+        self.queue.enqueue(waiter, self.line_for(arrival), arrival.is_readmitted)
+        self.count_arrival(arrival)
+        return waiter
+
+    cdef int32_t line_for(self, const Arrival* arrival) except -1:
+        return self.queue.open_line(
+            arrival.model, arrival.is_long, arrival.needs, arrival.excluded,
+            &self.models[arrival.model], self.ledger.providers,
+        )
+
+    cdef void count_arrival(self, const Arrival* arrival) noexcept:
+        if arrival.is_readmitted:
+            self.readmitted += 1
+        else:
+            self.submitted += 1
+            self.last_sequence = arrival.sequence
+
+    cdef object refuse(self, const Arrival* arrival, int outcome):
+        self.count_arrival(arrival)
+        self.outcomes[outcome] += 1
+        return OUTCOME_OF[outcome]
+
+    cdef Lease grant_arrival(self, const Arrival* arrival, int32_t provider):
+        cdef bint takes_long = arrival.is_long and self.models[arrival.model].has_long
+        cdef int32_t slot
+        cdef Lease lease
+        if self.is_verifying:
+            self.verify_choice(arrival.model, arrival.is_long, arrival.needs, arrival.excluded, provider)
+        slot = self.ledger.take(provider, takes_long, self.now_ns)
+        try:
+            lease = self.ledger.make_lease(slot, arrival.is_long, arrival.sequence, arrival.enqueued_at_ns)
+        except MemoryError:
+            self.ledger.give_back(slot)
+            free_entry(self.ledger.table, slot)
+            raise
+        self.count_arrival(arrival)
+        self.outcomes[GRANTED] += 1
+        return lease
+
+    cpdef bint release(self, int64_t now_ns, Lease lease) except -1:
+        cdef int32_t provider
+        self.check_own(lease)
+        if lease.ended != END_OPEN:
+            self.double_releases += lease.ended == END_RELEASED
+            return False
+        if self.ledger.table.entries[lease.slot].state != LEASE_HELD:
+            lease.ended = END_LOST
+            free_entry(self.ledger.table, lease.slot)
+            return False
+        self.begin(now_ns)
+        provider = lease.provider
+        self.ledger.give_back(lease.slot)
+        free_entry(self.ledger.table, lease.slot)
+        lease.ended = END_RELEASED
+        if self.queue.line_count > 0:
+            self.expire()
+            self.grant_freed(provider)
+        self.finish()
+        return True
+
+    cpdef bint cancel(self, int64_t now_ns, Waiter waiter) except -1:
+        cdef object owner
+        if waiter is None:
+            raise TypeError("cancel: expected a Waiter, got None")
+        if not waiter.is_waiting:
+            return False
+        if waiter.slot >= self.queue.entry_capacity or self.queue.waiters[waiter.slot] is not waiter:
+            raise ValueError("the waiter belongs to another queue")
+        self.begin(now_ns)
+        self.queue.unlink(waiter.slot)
+        self.queue.give_up_entry(waiter.slot)
+        waiter.is_waiting = False
+        owner = waiter.owner  # its last reference may go only after the step
+        waiter.owner = None
+        self.outcomes[EVICTED_CANCELLED] += 1
+        self.expire()
+        self.finish()
+        return True
+
+    def tick(self, int64_t now_ns):
+        self.begin(now_ns)
+        self.expire()
+        self.finish()
+
+    def drain(self, int64_t now_ns):
+        cdef int32_t slot
+        self.begin(now_ns)
+        slot = self.queue.oldest()
+        while slot != NONE:
+            self.evict(slot, EVICTED_DRAINING)
+            slot = self.queue.oldest()
+        self.finish()
+
+    def reclaim(self, int64_t now_ns):
+        cdef int32_t provider, count = self.ledger.table.dropped, place = 0
+        cdef int32_t* ended
+        if count == 0:
+            return []
+        self.begin(now_ns)
+        ended = <int32_t*>allocated(count, sizeof(int32_t))
+        try:
+            self.queue.unmark_all()
+            provider = self.ledger.end_dropped()
+            while provider != NONE:
+                self.queue.mark_provider(provider)
+                ended[place] = provider
+                place += 1
+                provider = self.ledger.end_dropped()
+            self.reclaimed += count
+            self.settle()
+            keys = [self.ledger.keys[ended[place]] for place in range(count)]
+        finally:
+            free(ended)
+        self.finish()
+        return keys
+
+    # Steps of Nodes ---------------------------------------------------------------------------------------------------
+
+    def node_ready(self, int64_t now_ns, str node_id, int64_t generation, healthy):
+        cdef int32_t row = self.ledger.intern_node(node_id)
+        cdef list reported = self.read_health(row, healthy)
+        cdef NodeState* node = &self.ledger.nodes[row]
+        if generation <= node.generation:
+            return False
+        self.begin(now_ns)
+        if node.link != LINK_OFFLINE:
+            self.ledger.lose_leases(row)  # the session before this one ends here, whoever says so later
+        node.generation = generation
+        self.queue.unmark_all()
+        self.take_health(reported)
+        self.set_link(row, LINK_READY)
+        self.settle()
+        self.finish()
+        return True
+
+    def node_draining(self, int64_t now_ns, str node_id, int64_t generation):
+        cdef int32_t row = self.current_node(node_id, generation)
+        if row == NONE:
+            return False
+        self.begin(now_ns)
+        self.queue.unmark_all()
+        self.set_link(row, LINK_DRAINING)
+        self.settle()
+        self.finish()
+        return True
+
+    def node_down(self, int64_t now_ns, str node_id, int64_t generation):
+        cdef int32_t row = self.current_node(node_id, generation)
+        if row == NONE:
+            return False
+        self.begin(now_ns)
+        self.ledger.lose_leases(row)
+        self.queue.unmark_all()
+        self.set_link(row, LINK_OFFLINE)
+        self.settle()
+        self.finish()
+        return True
+
+    def health(self, int64_t now_ns, str node_id, int64_t generation, healthy):
+        cdef int32_t row = self.current_node(node_id, generation)
+        cdef list reported
+        if row == NONE:
+            return False
+        reported = self.read_health(row, healthy)
+        if self.current_node(node_id, generation) == NONE:
+            return False
+        self.begin(now_ns)
+        self.queue.unmark_all()
+        self.take_health(reported)
+        self.settle()
+        self.finish()
+        return True
+
+    cdef int32_t current_node(self, str node_id, int64_t generation) except -2:
+        """The row of a Node whose session of this generation is up, else NONE."""
+        cdef int32_t row = self.ledger.find_node(node_id)
+        if row == NONE or self.ledger.nodes[row].generation != generation or self.ledger.nodes[row].link == LINK_OFFLINE:
+            return NONE
+        return row
+
+    cdef list read_health(self, int32_t row, object healthy):
+        """The reported health of the Node's providers as numbers, 2 * provider + healthy; unknown ids are left out."""
+        cdef list reported = []
+        cdef int32_t provider = self.ledger.nodes[row].first_provider
+        cdef object word
+        while provider != NONE:
+            word = healthy.get(self.ledger.keys[provider][1])
+            if word is not None:
+                reported.append(2 * provider + bool(word))
+            provider = self.ledger.providers[provider].next_of_node
+        return reported
+
+    cdef int take_health(self, list reported) except -1:
+        cdef int32_t coded, provider
+        for coded in reported:
+            provider = coded >> 1
+            if self.ledger.providers[provider].is_healthy != (coded & 1):
+                self.ledger.providers[provider].is_healthy = coded & 1
+                self.ledger.update_live(provider)
+                self.queue.mark_provider(provider)
+        return 0
+
+    cdef void set_link(self, int32_t row, uint8_t link) noexcept:
+        cdef int32_t provider = self.ledger.nodes[row].first_provider
+        self.ledger.nodes[row].link = link
+        while provider != NONE:
+            self.ledger.update_live(provider)
+            self.queue.mark_provider(provider)
+            provider = self.ledger.providers[provider].next_of_node
+
+    # The parts of a step ----------------------------------------------------------------------------------------------
+
+    cdef int begin(self, int64_t now_ns) except -1:
+        if now_ns < self.now_ns:
+            raise ValueError(f"time never falls: expected at least {self.now_ns} ns, got {now_ns}")
+        self.now_ns = now_ns
+        return 0
+
+    cdef bint is_due(self, int64_t enqueued_at_ns) noexcept:
+        return self.queue_timeout_ns > 0 and self.now_ns - enqueued_at_ns >= self.queue_timeout_ns
+
+    cdef void expire(self) noexcept:
+        cdef int32_t slot
+        if self.queue.line_count == 0 or self.queue_timeout_ns == 0:
+            return
+        slot = self.queue.oldest()
+        while slot != NONE and self.is_due(self.queue.entries[slot].enqueued_at_ns):
+            self.evict(slot, EVICTED_TIMEOUT)
+            slot = self.queue.oldest()
+
+    cdef void evict(self, int32_t slot, uint8_t outcome) noexcept:
+        self.outcomes[outcome] += 1
+        self.queue.decide(slot, outcome, NONE)
+
+    cdef int settle(self) except -1:
+        """Bring the marked lines to the fixed point."""
+        self.expire()
+        if self.queue.marked_count > 0:
+            self.strand_marked()
+            self.grant_marked()
+        return 0
+
+    cdef void strand_marked(self) noexcept:
+        cdef WaitQueue queue = self.queue
+        cdef int32_t place, row
+        queue.heap_count = 0
+        for place in range(queue.marked_count):
+            row = queue.marked[place]
+            if queue.lines[row].waiting > 0 and not self.choose_for_line(row).has_live:
+                queue.heap_push(row)
+        while queue.heap_count > 0:
+            row = queue.heap[0]
+            self.evict(queue.lines[row].head, EVICTED_UNAVAILABLE)
+            self.restore_heap(row)
+
+    cdef int grant_marked(self) except -1:
+        cdef WaitQueue queue = self.queue
+        cdef int32_t place, row, provider
+        for place in range(queue.marked_count):
+            row = queue.marked[place]
+            if queue.lines[row].waiting > 0:
+                queue.heap_push(row)
+        while queue.heap_count > 0:
+            row = queue.heap[0]
+            provider = self.choose_for_line(row).provider
+            if provider == NONE:
+                queue.heap_drop()
+            else:
+                self.grant_head(row, provider)
+                self.restore_heap(row)
+        return 0
+
+    cdef void restore_heap(self, int32_t row) noexcept:
+        """The line on top has lost its head."""
+        if self.queue.lines[row].waiting > 0:
+            self.queue.heap_settle()
+        else:
+            self.queue.heap_drop()
+
+    cdef Choice choose_for_line(self, int32_t row) noexcept:
+        cdef Line* line = &self.queue.lines[row]
+        cdef ModelState* model = &self.models[line.model]
+        return choose(self.ledger.providers, model, line.needs, line.is_long and model.has_long, line.excluded)
+
+    cdef int grant_head(self, int32_t row, int32_t provider) except -1:
+        cdef Line* line = &self.queue.lines[row]
+        cdef int32_t slot = line.head
+        if self.is_verifying:
+            self.verify_turn(row)
+            self.verify_choice(line.model, line.is_long, line.needs, line.excluded, provider)
+        lease = self.ledger.take(provider, line.is_long and self.models[line.model].has_long, self.now_ns)
+        self.outcomes[GRANTED] += 1
+        self.queue.decide(slot, GRANTED, lease)
+        return 0
+
+    cdef int grant_freed(self, int32_t provider) except -1:
+        """Grant what one provider has gained to the oldest heads among its lines."""
+        cdef ProviderState* row = &self.ledger.providers[provider]
+        cdef int32_t line
+        while row.is_live and row.in_flight < row.capacity:
+            line = self.oldest_line(provider)
+            if line == NONE:
+                break
+            self.grant_head(line, provider)
+        return 0
+
+    cdef int32_t oldest_line(self, int32_t provider) noexcept:
+        cdef ProviderState* row = &self.ledger.providers[provider]
+        cdef ProviderLines* lines = &self.queue.of_provider[provider]
+        cdef bint has_long_slot = row.long_in_flight < row.long_capacity
+        cdef int64_t sequence = 0
+        cdef int32_t place, best = NONE
+        cdef Line* line
+        for place in range(lines.count):
+            line = &self.queue.lines[lines.refs[place].line]
+            if best != NONE and line.head_sequence > sequence:
+                continue
+            if line.is_long and not has_long_slot and self.models[line.model].has_long:
+                continue
+            best = lines.refs[place].line
+            sequence = line.head_sequence
+        return best
+
+    cdef int finish(self) except -1:
+        if self.is_verifying:
+            self.verify()
+        if self.queue.first_decided != NONE and not self.is_delivering:
+            self.deliver()
+        return 0
+
+    # Delivery ---------------------------------------------------------------------------------------------------------
+
+    cdef int deliver(self) except -1:
+        cdef int32_t slot
+        cdef WaiterEntry entry
+        cdef Waiter waiter
+        cdef object owner
+        self.is_delivering = True
+        try:
+            slot = self.queue.pop_decided()
+            while slot != NONE:
+                entry = self.queue.entries[slot]
+                waiter = self.queue.give_up_entry(slot)
+                if waiter is not None:
+                    owner = waiter.owner
+                    waiter.owner = None
+                    if entry.outcome == GRANTED:
+                        self.deliver_grant(owner, &entry)
+                    else:
+                        self.deliver_eviction(owner, OUTCOME_OF[entry.outcome])
+                slot = self.queue.pop_decided()
+        finally:
+            self.is_delivering = False
+        return 0
+
+    cdef int deliver_grant(self, object owner, const WaiterEntry* entry) except -1:
+        cdef Lease lease = None
+        try:
+            lease = self.ledger.make_lease(entry.lease, entry.is_long, entry.sequence, entry.enqueued_at_ns)
+            owner.on_granted(lease)
+        except BaseException as failure:
+            self.keep_failure(failure)
+            if lease is None:
+                abandon_entry(self.ledger.table, entry.lease)
+            elif lease.ended == END_OPEN:
+                self.release(self.now_ns, lease)
+        return 0
+
+    cdef int deliver_eviction(self, object owner, object outcome) except -1:
+        try:
+            owner.on_evicted(outcome)
+        except BaseException as failure:
+            self.keep_failure(failure)
+        return 0
+
+    cdef int keep_failure(self, object failure) except -1:
+        self.callbacks_failed += 1
+        if len(self.failures) < FAILURES_KEPT:
+            self.failures.append(failure)
+        return 0
+
+    # Plans ------------------------------------------------------------------------------------------------------------
+
+    def reconfigure(self, int64_t now_ns, plan):
+        cdef Staging staging
+        if self.is_planning:
+            raise RuntimeError("reconfigure called while a plan is being read")
+        self.is_planning = True
+        try:
+            staging = self.stage(plan)
+        finally:
+            self.is_planning = False
+        self.begin(now_ns)
+        self.commit(staging)
+        if self.queue.line_count > 0:
+            self.queue.unmark_all()
+            self.queue.mark_all()
+            self.settle()
+        self.overhang = max(0, self.queue.fresh.count - self.queue_limit)
+        self.finish()
+
+    cdef Staging stage(self, object plan):
+        cdef Staging staging = Staging.__new__(Staging)
+        self.plan_mark += 1
+        staging.queue_limit = plan.max_queue
+        staging.queue_timeout_ns = plan.queue_timeout_ns
+        if staging.queue_limit < 0 or staging.queue_timeout_ns < 0:
+            raise ValueError(f"expected a queue limit and timeout of 0 or more, got {plan.max_queue!r}, "
+                             f"{plan.queue_timeout_ns!r}")
+        self.stage_providers(staging, tuple(plan.providers))
+        self.stage_models(staging, plan.models)
+        self.check_candidates(staging)
+        self.queue.reserve_providers(self.ledger.provider_count)
+        if self.queue.line_count > 0 and (staging.changes_mapping or staging.changes_can):
+            self.stage_index(staging)
+        return staging
+
+    cdef int stage_providers(self, Staging staging, tuple specs) except -1:
+        cdef int32_t place, provider, count = <int32_t>len(specs)
+        cdef bint is_same
+        cdef ProviderState* row
+        cdef object spec
+        staging.specs = specs
+        staging.order = <int32_t*>allocated(count, sizeof(int32_t))
+        staging.order_count = count
+        staging.touched = <StagedProvider*>allocated(count, sizeof(StagedProvider))
+        for place in range(count):
+            spec = specs[place]
+            is_same = place < self.order_count and self.specs[place] is spec
+            provider = self.order[place] if is_same else self.ledger.intern_provider((spec[0], spec[1]))
+            row = &self.ledger.providers[provider]
+            if row.plan_mark == self.plan_mark:
+                raise ValueError(f"provider {self.ledger.keys[provider]} stands twice in the plan")
+            row.plan_mark = self.plan_mark
+            staging.kept += row.is_planned
+            staging.order[place] = provider
+            if not is_same or row.is_healthy != row.planned_health:
+                self.stage_spec(staging, provider, spec)
+        return 0
+
+    cdef int stage_spec(self, Staging staging, int32_t provider, object spec) except -1:
+        cdef ProviderState* row = &self.ledger.providers[provider]
+        cdef StagedProvider* staged = &staging.touched[staging.touched_count]
+        staged.provider = provider
+        staged.capacity = spec[2]
+        staged.long_capacity = spec[3]
+        staged.priority = spec[4]
+        staged.is_enabled = bool(spec[5])
+        staged.is_healthy = bool(spec[6])
+        staged.can = spec[7]
+        if staged.capacity < 0 or staged.long_capacity < 0:
+            raise ValueError(f"provider {self.ledger.keys[provider]}: expected capacities of 0 or more, got "
+                             f"{staged.capacity} and {staged.long_capacity}")
+        staging.changes_can |= staged.can != row.can
+        staging.changes_long |= staged.long_capacity != row.long_capacity
+        staging.touched_count += not (
+            row.is_planned
+            and staged.capacity == row.capacity
+            and staged.long_capacity == row.long_capacity
+            and staged.priority == row.priority
+            and staged.is_enabled == row.is_enabled
+            and staged.is_healthy == row.is_healthy == row.planned_health
+            and staged.can == row.can
+        )
+        return 0
+
+    cdef int stage_models(self, Staging staging, object models) except -1:
+        cdef list changed = []
+        cdef int32_t row, kept = 0, place, count
+        cdef object name, mapping
+        count = self.model_count + <int32_t>len(models)
+        staging.models = <ModelState*>allocated(count, sizeof(ModelState))
+        staging.is_new = <uint8_t*>allocated(count, sizeof(uint8_t))
+        staging.model_count = self.model_count
+        if self.model_count > 0:
+            memcpy(staging.models, self.models, self.model_count * sizeof(ModelState))
+        for name, mapping in models.items():
+            row = self.names.get(name, NONE)
+            if row == NONE:
+                changed.append((name, mapping))
+                continue
+            staging.models[row].plan_mark = self.plan_mark
+            kept += 1
+            if type(mapping) is not tuple or mapping is not self.mappings[row]:
+                changed.append((name, mapping))
+        staging.names = self.names
+        staging.mappings = self.mappings
+        if changed or kept < len(self.names):
+            staging.names = self.names.copy()
+            staging.mappings = self.mappings.copy()
+            self.stage_removals(staging)
+            for name, mapping in changed:
+                self.stage_model(staging, name, mapping)
+        return 0
+
+    cdef int stage_removals(self, Staging staging) except -1:
+        cdef int32_t row
+        for name, row in self.names.items():
+            if staging.models[row].plan_mark != self.plan_mark:
+                del staging.names[name]
+                staging.mappings[row] = None
+                staging.models[row].candidates = NULL
+                staging.models[row].count = 0
+                staging.is_new[row] = True
+                staging.changes_mapping = True
+        return 0
+
+    cdef int stage_model(self, Staging staging, str name, object mapping) except -1:
+        cdef int32_t row = staging.names.get(name, NONE), count = <int32_t>len(mapping), place = 0
+        cdef int32_t* candidates = <int32_t*>allocated(count, sizeof(int32_t))
+        cdef ModelState* model
+        cdef int32_t provider
+        try:
+            self.model_mark += 1
+            for key in mapping:
+                provider = self.ledger.key_index.get(tuple(key), NONE)
+                if provider == NONE or self.ledger.providers[provider].plan_mark != self.plan_mark:
+                    raise ValueError(f"model {name!r} names provider {key!r}, which is not in the plan")
+                if self.ledger.providers[provider].model_mark == self.model_mark:
+                    raise ValueError(f"model {name!r} names provider {key!r} twice")
+                self.ledger.providers[provider].model_mark = self.model_mark
+                candidates[place] = provider
+                place += 1
+            if row == NONE:
+                row = self.stage_row(staging)
+                staging.names[name] = row
+        except BaseException:
+            free(candidates)
+            raise
+        model = &staging.models[row]
+        staging.mappings[row] = mapping
+        if model.count == count and memcmp(model.candidates, candidates, count * sizeof(int32_t)) == 0:
+            free(candidates)  # another object that says the same
+            candidates = model.candidates
+        else:
+            staging.is_new[row] = True
+            staging.changes_mapping = True
+        model.candidates = candidates
+        model.count = count
+        model.plan_mark = self.plan_mark
+        return 0
+
+    cdef int32_t stage_row(self, Staging staging) except -1:
+        """A row for a new model: one that was free before this plan, else one more."""
+        while staging.free_row < self.model_count:
+            staging.free_row += 1
+            if self.mappings[staging.free_row - 1] is None:
+                return staging.free_row - 1
+        staging.mappings.append(None)
+        staging.model_count += 1
+        return staging.model_count - 1
+
+    cdef int check_candidates(self, Staging staging) except -1:
+        """Mappings that were taken over unread may name a provider that has left."""
+        cdef int32_t row, place
+        if staging.kept == self.order_count:
+            return 0
+        for row in range(staging.model_count):
+            for place in range(staging.models[row].count):
+                if self.ledger.providers[staging.models[row].candidates[place]].plan_mark != self.plan_mark:
+                    key = self.ledger.keys[staging.models[row].candidates[place]]
+                    raise ValueError(f"a model names provider {key!r}, which is not in the plan")
+        return 0
+
+    cdef int stage_index(self, Staging staging) except -1:
+        cdef int32_t provider, place
+        staging.can = <uint64_t*>allocated(self.ledger.provider_count, sizeof(uint64_t))
+        for provider in range(self.ledger.provider_count):
+            staging.can[provider] = self.ledger.providers[provider].can
+        for place in range(staging.touched_count):
+            staging.can[staging.touched[place].provider] = staging.touched[place].can
+        staging.index = self.queue.build_index(staging.models, staging.can, self.ledger.provider_count)
+        return 0
+
+    cdef void commit(self, Staging staging) noexcept:  # commitment point
+        cdef int32_t place
+        cdef ProviderState* row
+        for place in range(staging.touched_count):
+            self.apply_spec(&staging.touched[place])
+        if staging.kept < self.order_count:
+            for place in range(self.order_count):
+                row = &self.ledger.providers[self.order[place]]
+                if row.plan_mark != self.plan_mark:
+                    row.is_planned = False
+                    row.is_live = False
+        self.order, staging.order = staging.order, self.order
+        self.order_count = staging.order_count
+        self.models, staging.models = staging.models, self.models
+        self.model_count, staging.model_count = staging.model_count, self.model_count
+        self.specs, staging.specs = staging.specs, self.specs
+        self.names, staging.names = staging.names, self.names
+        self.mappings, staging.mappings = staging.mappings, self.mappings
+        self.queue_limit = staging.queue_limit
+        self.queue_timeout_ns = staging.queue_timeout_ns
+        if staging.changes_long or staging.changes_mapping:
+            self.update_has_long()
+        if staging.index is not None:
+            self.queue.adopt_index(staging.index)
+
+    cdef void apply_spec(self, const StagedProvider* staged) noexcept:
+        cdef ProviderState* row = &self.ledger.providers[staged.provider]
+        row.capacity = staged.capacity
+        row.long_capacity = staged.long_capacity
+        row.priority = staged.priority
+        row.is_enabled = staged.is_enabled
+        row.is_healthy = staged.is_healthy
+        row.planned_health = staged.is_healthy
+        row.can = staged.can
+        row.is_planned = True
+        self.ledger.update_live(staged.provider)
+
+    cdef void update_has_long(self) noexcept:
+        cdef int32_t row
+        for row in range(self.model_count):
+            self.models[row].has_long = self.has_long_slots(&self.models[row])
+
+    cdef bint has_long_slots(self, const ModelState* model) noexcept:
+        cdef int32_t place
+        for place in range(model.count):
+            if self.ledger.providers[model.candidates[place]].long_capacity > 0:
+                return True
+        return False
+
+    # Read-outs --------------------------------------------------------------------------------------------------------
+
+    cdef int check_own(self, Lease lease) except -1:
+        if lease is None:
+            raise TypeError("expected a Lease, got None")
+        if lease.table is not self.ledger.table:
+            raise ValueError(f"lease {lease.lease_id} belongs to another ledger")
+        return 0
+
+    @property
+    def next_deadline_ns(self):
+        cdef int32_t slot = self.queue.oldest()
+        if slot == NONE or self.queue_timeout_ns == 0:
+            return 0
+        return self.queue.entries[slot].enqueued_at_ns + self.queue_timeout_ns
+
+    @property
+    def has_dropped(self):
+        return self.ledger.table.dropped > 0
+
+    @property
+    def waiting(self):
+        return self.queue.fresh.count + self.queue.readmitted.count
+
+    @property
+    def max_queue(self):
+        return self.queue_limit
+
+    def provider_key(self, Lease lease not None):
+        self.check_own(lease)
+        return self.ledger.keys[lease.provider]
+
+    def live_candidates(self, str model, bint long, uint64_t needs):
+        cdef ModelState* row = &self.models[<int32_t>self.names[model]]
+        cdef int32_t place, count = 0
+        for place in range(row.count):
+            count += is_live_for(&self.ledger.providers[row.candidates[place]], needs, long and row.has_long)
+        return count
+
+    def snapshot(self):
+        return [self.snapshot_row(self.order[place]) for place in range(self.order_count)]
+
+    cdef object snapshot_row(self, int32_t provider):
+        cdef ProviderState* row = &self.ledger.providers[provider]
+        cdef uint8_t link = self.ledger.nodes[row.node].link
+        cdef bint is_online = link != LINK_OFFLINE
+        cdef tuple key = self.ledger.keys[provider]
+        return SnapshotRow(
+            key[0],
+            key[1],
+            LINK_NAMES[link],
+            bool(row.is_enabled),
+            bool(row.is_healthy),
+            row.priority,
+            row.capacity,
+            row.long_capacity,
+            row.capacity if is_online else 0,
+            row.long_capacity if is_online else 0,
+            row.in_flight if is_online else 0,
+            row.long_in_flight if is_online else 0,
+            self.pressure(provider) if is_online else 0,
+        )
+
+    cdef int64_t pressure(self, int32_t provider) noexcept:
+        """Waiters for which a provider is eligible, live or not."""
+        cdef ProviderState* row = &self.ledger.providers[provider]
+        cdef ProviderLines* lines = &self.queue.of_provider[provider]
+        cdef int64_t queued = 0
+        cdef int32_t place
+        cdef Line* line
+        if row.capacity == 0:
+            return 0
+        for place in range(lines.count):
+            line = &self.queue.lines[lines.refs[place].line]
+            if row.long_capacity > 0 or not (line.is_long and self.models[line.model].has_long):
+                queued += line.waiting
+        return queued
+
+    def counters(self):
+        counts = {"submitted": self.submitted, "readmitted": self.readmitted}
+        for outcome in OUTCOME_OF:
+            counts[outcome.name.lower()] = self.outcomes[<int>outcome]
+        counts["double_release"] = self.double_releases
+        counts["reclaimed"] = self.reclaimed
+        counts["callback_failed"] = self.callbacks_failed
+        return counts
+
+    def take_failures(self):
+        cdef list failures = self.failures
+        self.failures = []
+        return failures
+
+    def copy(self):
+        cdef Admission twin = Admission.__new__(Admission)
+        cdef int32_t row
+        twin.ledger = self.ledger.copy()
+        twin.queue = self.queue.copy()
+        twin.models = <ModelState*>allocated(self.model_count, sizeof(ModelState))
+        for row in range(self.model_count):
+            twin.models[row] = self.models[row]
+            twin.models[row].candidates = NULL
+        twin.model_count = self.model_count
+        for row in range(self.model_count):
+            twin.models[row].candidates = <int32_t*>duplicate(
+                self.models[row].candidates, self.models[row].count, sizeof(int32_t)
+            )
+        twin.order = <int32_t*>duplicate(self.order, self.order_count, sizeof(int32_t))
+        twin.order_count = self.order_count
+        twin.names = self.names
+        twin.mappings = self.mappings
+        twin.specs = self.specs
+        twin.plan_mark = self.plan_mark
+        twin.model_mark = self.model_mark
+        twin.queue_limit = self.queue_limit
+        twin.queue_timeout_ns = self.queue_timeout_ns
+        twin.now_ns = self.now_ns
+        twin.last_sequence = self.last_sequence
+        twin.is_verifying = self.is_verifying
+        twin.overhang = self.overhang
+        twin.outcomes = self.outcomes
+        twin.submitted = self.submitted
+        twin.readmitted = self.readmitted
+        twin.double_releases = self.double_releases
+        twin.reclaimed = self.reclaimed
+        twin.callbacks_failed = self.callbacks_failed
+        return twin
+
+    # Verification -----------------------------------------------------------------------------------------------------
+
+    cpdef verify(self):
+        cdef int32_t row
+        cdef int64_t ended = 0
+        self.ledger.verify()
+        self.queue.verify()
+        for row in range(OUTCOMES):
+            ended += self.outcomes[row]
+        assert self.submitted + self.readmitted == ended + self.waiting, "I10: requests in and out do not add up"
+        self.overhang = min(self.overhang, max(0, self.queue.fresh.count - self.queue_limit))
+        assert self.queue.fresh.count <= self.queue_limit + self.overhang, "I6: more waiters than max_queue"
+        for row in range(self.ledger.provider_count):
+            self.verify_provider(row)
+        for row in range(self.model_count):
+            assert self.models[row].has_long == self.has_long_slots(&self.models[row]), "I8: stale class of a model"
+        for row in range(self.queue.line_capacity):
+            if self.queue.lines[row].waiting > 0:
+                self.verify_line(row)
+
+    cdef int verify_provider(self, int32_t provider) except -1:
+        cdef ProviderState* row = &self.ledger.providers[provider]
+        cdef uint8_t was_live = row.is_live
+        self.ledger.update_live(provider)
+        assert row.is_live == was_live, f"I8: stale liveness of {self.ledger.keys[provider]}"
+        return 0
+
+    cdef int verify_line(self, int32_t row) except -1:
+        cdef Line* line = &self.queue.lines[row]
+        cdef ModelState* model = &self.models[line.model]
+        cdef Choice choice = self.choose_for_line(row)
+        cdef int32_t place, able = 0
+        assert choice.has_live, f"I8: waiter {line.head_sequence} has no live candidate"
+        assert choice.provider == NONE, f"I4: waiter {line.head_sequence} has a free live candidate"
+        assert not self.is_due(self.queue.entries[line.head].enqueued_at_ns), "I7: a waiter is past its deadline"
+        for place in range(model.count):
+            able += (
+                model.candidates[place] != line.excluded
+                and self.ledger.providers[model.candidates[place]].can & line.needs == line.needs
+            )
+        assert able == line.member_count, "I4: the index misses a provider of a line"
+        return 0
+
+    cdef int verify_choice(self, int32_t model, bint is_long, uint64_t needs, int32_t excluded, int32_t chosen) except -1:
+        """I9: no free live candidate stands before the chosen one."""
+        cdef ModelState* row = &self.models[model]
+        cdef bint is_constrained = is_long and row.has_long
+        cdef ProviderState* provider
+        cdef int32_t place
+        cdef list free_live = []
+        for place in range(row.count):
+            provider = &self.ledger.providers[row.candidates[place]]
+            if row.candidates[place] != excluded and is_live_for(provider, needs, is_constrained):
+                if has_slot(provider, is_constrained):
+                    rank = (provider.in_flight, provider.priority, provider.last_grant, place)
+                    free_live.append((rank, row.candidates[place]))
+        assert free_live and min(free_live)[1] == chosen, f"I9: granted {self.ledger.keys[chosen]} out of {free_live}"
+        return 0
+
+    cdef int verify_turn(self, int32_t row) except -1:
+        """I5: no older waiter could be served at this moment."""
+        cdef int32_t other
+        for other in range(self.queue.line_capacity):
+            if (
+                self.queue.lines[other].waiting > 0
+                and self.queue.lines[other].head_sequence < self.queue.lines[row].head_sequence
+            ):
+                assert self.choose_for_line(other).provider == NONE, "I5: a waiter overtook an older one"
+        return 0
