@@ -127,9 +127,10 @@ def takes_error_event(head: Head) -> bool:
 
 
 def blank_line_after(tail: bytes) -> bytes:
-    """Return what ends the event that `tail` (the last 4 bytes of the stream, or all of it) lies in; b"" between events.
+    """Return what ends the event that a stream is in; b"" between events.
 
-    Lines end by CR LF, LF or CR and an event by an empty line (WHATWG HTML, section 9.2.6).
+    `tail` is the last 4 bytes of the stream, or all of a shorter one. Lines end by CR LF, LF or CR and an event by an
+    empty line (WHATWG HTML, section 9.2.6).
     """
     if not tail:
         return b""

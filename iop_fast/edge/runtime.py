@@ -19,7 +19,7 @@ import orjson
 from iop_fast._core.admission import Plan, ProviderSpec
 from iop_fast.config.catalog import Catalog, CatalogProvider
 from iop_fast.config.payload import NodePayload
-from iop_fast.config.schema import EdgeConfig, OpenAi
+from iop_fast.config.schema import EdgeConfig, Generation, OpenAi
 from iop_fast.edge.auth import PRIVATE, ForwardRule, Principal
 from iop_fast.edge.needs import can_of
 
@@ -39,6 +39,7 @@ class ModelEntry:
     id: str
     served: Mapping[Key, str]
     abilities: Sequence[int]
+    generation: Generation | None
     page: bytes
 
 
@@ -77,11 +78,13 @@ class Runtime:
         A Node whose payload is the one of `previous` keeps its payload revision, any other gets `revision`.
         """
         can = {provider.key: can_of(provider.adapter_type) for provider in catalog.providers}
+        policies = {model.id: model.generation for model in config.models}
         models = {
             model.id: ModelEntry(
                 model.id,
                 model.served,
                 tuple(dict.fromkeys(can[key] for key in model.served)),
+                policies.get(model.id),
                 orjson.dumps(model_object(model.id, model.context_window_tokens)),
             )
             for model in catalog.models.values()

@@ -1,0 +1,577 @@
+"""One request, from its parsed head to the last byte of its answer: a state machine whose moves are callbacks.
+
+States. `MOVES` is the whole table and `_move` the one function that changes the state.
+
+    RECEIVING   the body is arriving; the request holds memory and nothing else: no place, no slot
+    QUEUED      admission has the request: a waiter of ours is in it, or its decision is on the way
+    DISPATCHED  it holds a lease and is a run of a Node's session; the client has seen nothing
+    STREAMING   the head of the answer was sent to the client
+    CANCELLING  nobody waits for the answer any more; the lease is held until the Node says that the run is over
+    DONE        for ever; every later event finds this state and does nothing
+
+Who calls. The HTTP connection (`Receiver`), admission (`Owner`) and the Node's session (`EdgeRun`), all on the event
+loop's thread. Events that come late or twice are normal (a grant crosses a client's leaving, a frame crosses a cancel)
+and change nothing. An exception in here is a bug of ours: it ends this request with `internal` and no other one.
+
+What is owned, and who ends it:
+- the **waiter**: admission, by `on_granted` or `on_evicted`; or we, by `gate.cancel`;
+- the **lease**: we, from `on_granted` on, by `_release`. It ends before the answer's last byte is sent, so that the
+  client's next request finds the slot free;
+- the **run** (`_link` is set exactly while it is in the session's table): the Node by its RunEnd, or the session by
+  its loss; or we, by `withdraw` before it was sent and by `forget` when nothing confirms its end in time;
+- the **body**: dropped when the provider took the request and all of it was handed on, and at the latest in `finish`;
+- the **client's side**: `Reply` lets go of it when the answer ends, is broken off or the client leaves.
+
+`finish` is the one end, reached once. It drops every reference, so that a finished exchange is part of no cycle.
+
+Re-admission: a run that the provider cannot have seen (its session went before the opening frame was sent, or the Node
+says so) is admitted again, once, and keeps its place. Nothing was sent to the client by then and the body is whole.
+
+Never done here: a look at a clock, a timer, a byte of the body changed beyond the edits of `edits.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+
+from iop_fast import logs
+from iop_fast._core.admission import Outcome, Waiter
+from iop_fast._core.ledger import Lease
+from iop_fast._core.scan import BodyScan, ScanError
+from iop_fast.edge.ages import NO_HANDLE
+from iop_fast.edge.answers import Field, passed_on
+from iop_fast.edge.body import Body, BodyTooLarge, BudgetExhausted
+from iop_fast.edge.gate import NS_PER_MS
+from iop_fast.edge.needs import is_supported, missing_names
+from iop_fast.edge.outcomes import (
+    CLIENT_GONE,
+    INTERNAL_ERROR,
+    INVALID_ANSWER,
+    NODE_LOST,
+    REFUSALS,
+    SUCCESS,
+    UNSEEN_ENDS,
+    Verdict,
+    verdict_on_end,
+)
+from iop_fast.edge.reply import Reply
+from iop_fast.edge.runtime import Runtime
+from iop_fast.edge.state import EdgeState, RunLink
+from iop_fast.edge.tunnel import Request, Upload, prepare_tunnel
+from iop_fast.errors import Failure
+from iop_fast.seams import Downstream, End, Head, Usage
+from iop_fast.wire.runtime_pb2 import RunEnd
+
+# Of a model's name that a client made up, this much is said back to it.
+SHOWN_CHARACTERS = 128
+
+log = logs.get(__name__)
+
+
+class State(Enum):
+    """Where a request stands; the module's head says what each state means."""
+
+    RECEIVING = "receiving"
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    STREAMING = "streaming"
+    CANCELLING = "cancelling"
+    DONE = "done"
+
+
+class Event(Enum):
+    """What moves a request on."""
+
+    SUBMITTED = "submitted"
+    GRANTED = "granted"
+    READMITTED = "readmitted"
+    ANSWERED = "answer begun"
+    ABANDONED = "abandoned"
+    FINISHED = "finished"
+
+
+MOVES: Mapping[tuple[State, Event], State] = {
+    (State.RECEIVING, Event.SUBMITTED): State.QUEUED,
+    (State.RECEIVING, Event.FINISHED): State.DONE,
+    (State.QUEUED, Event.GRANTED): State.DISPATCHED,
+    (State.QUEUED, Event.FINISHED): State.DONE,
+    (State.DISPATCHED, Event.READMITTED): State.QUEUED,
+    (State.DISPATCHED, Event.ANSWERED): State.STREAMING,
+    (State.DISPATCHED, Event.ABANDONED): State.CANCELLING,
+    (State.DISPATCHED, Event.FINISHED): State.DONE,
+    (State.STREAMING, Event.ABANDONED): State.CANCELLING,
+    (State.STREAMING, Event.FINISHED): State.DONE,
+    (State.CANCELLING, Event.FINISHED): State.DONE,
+}
+
+
+class Exchange:
+    """One request and its answer. The public attributes are labels for usage, logs and metrics."""
+
+    __slots__ = (
+        "_age",
+        "_body",
+        "_edge",
+        "_first_verdict",
+        "_is_sent",
+        "_is_taken",
+        "_lease",
+        "_link",
+        "_needs",
+        "_run_id",
+        "_runtime",
+        "_scan",
+        "_state",
+        "_upload",
+        "_waiter",
+        "clamped",
+        "model",
+        "node_id",
+        "outcome",
+        "provider_id",
+        "queue_ns",
+        "reply",
+        "request",
+        "usage",
+    )
+
+    def __init__(self, edge: EdgeState, request: Request, downstream: Downstream) -> None:
+        self.request = request
+        self.reply = Reply(downstream)
+        self.model = ""
+        self.node_id = ""
+        self.provider_id = ""
+        self.outcome = ""  # SUCCESS, CLIENT_GONE or a failure's reason, once it is known
+        self.queue_ns = 0
+        self.clamped: Sequence[str] = ()
+        self.usage: Usage | None = None
+        self._edge = edge
+        self._state = State.RECEIVING
+        self._body: Body | None = None
+        self._scan: BodyScan | None = None
+        self._needs = 0
+        self._waiter: Waiter | None = None
+        self._lease: Lease | None = None
+        self._runtime = edge.runtime  # pinned by the grant; the one of the arrival before that
+        self._first_verdict: Verdict | None = None  # why the request was admitted again
+        self._link: RunLink | None = None
+        self._run_id = 0
+        self._is_sent = False  # the provider may see the run
+        self._is_taken = False  # the provider has taken it
+        self._upload: Upload | None = None
+        self._age = NO_HANDLE
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.request.id.decode()} {self._state.value} {self.model or '-'}>"
+
+    @property
+    def state(self) -> State:
+        """Where the request stands."""
+        return self._state
+
+    @property
+    def is_done(self) -> bool:
+        """True once everything is over and given back."""
+        return self._state is State.DONE
+
+    def _move(self, event: Event) -> None:
+        """Change the state as the table says; a move that it does not have is a bug of ours."""
+        try:
+            self._state = MOVES[self._state, event]
+        except KeyError:
+            raise RuntimeError(f"{self!r}: no move on {event.value}") from None
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Receiver: the client's side
+
+    def begin(self) -> None:
+        """Open the body. Called once, before any other event; the request may be over when this returns."""
+        limit = self._runtime.config.openai.limits.body_bytes
+        try:
+            self._body = Body(self._edge.budget, limit, self.request.head.content_length)
+            self._scan = BodyScan()
+        except (BodyTooLarge, BudgetExhausted) as error:
+            self._refuse_body(error)
+
+    def on_body(self, piece: bytes) -> None:
+        """Take the next bytes of the body."""
+        if self._state is not State.RECEIVING:
+            return
+        assert self._body is not None
+        assert self._scan is not None
+        try:
+            self._body.append(piece)
+            self._scan.feed(piece)
+        except (BodyTooLarge, BudgetExhausted) as error:
+            self._refuse_body(error)
+        except ScanError as error:
+            self._fail(Verdict(Failure.INVALID_REQUEST, str(error)), param=error.param)
+        except Exception as error:  # noqa: BLE001 - a bug of ours ends this request, and is logged there
+            self._break("body", error)
+
+    def on_body_complete(self) -> None:
+        """The body is whole: ask for admission."""
+        if self._state is not State.RECEIVING:
+            return
+        try:
+            self._admit()
+        except ScanError as error:
+            self._fail(Verdict(Failure.INVALID_REQUEST, str(error)), param=error.param)
+        except Exception as error:  # noqa: BLE001 - as in on_body
+            self._break("body complete", error)
+
+    def on_client_gone(self) -> None:
+        """The client left: nothing sent matters any more."""
+        if not self.reply.give_up():
+            return
+        try:
+            self._leave(CLIENT_GONE)
+        except Exception as error:  # noqa: BLE001 - as in on_body
+            self._break("client gone", error)
+
+    def on_writable(self) -> None:
+        """The client reads again."""
+        try:
+            self._renew_window()
+        except Exception as error:  # noqa: BLE001 - as in on_body
+            self._break("writable", error)
+
+    def _refuse_body(self, error: BodyTooLarge | BudgetExhausted) -> None:
+        limits = self._runtime.config.openai.limits
+        if isinstance(error, BodyTooLarge):
+            verdict = Verdict(Failure.REQUEST_TOO_LARGE, f"the body is larger than {limits.body_bytes} bytes")
+        else:
+            verdict = Verdict(Failure.OVERLOADED, "the gateway holds as many request bodies as it may")
+        self._fail(verdict)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Owner: admission
+
+    def on_granted(self, lease: Lease) -> None:
+        """A slot is ours from here on."""
+        self._waiter = None
+        self._lease = lease
+        try:
+            if self.reply.is_wanted:
+                self._dispatch(lease)
+            else:
+                self.finish(self.outcome or CLIENT_GONE)
+        except Exception as error:  # noqa: BLE001 - as in on_body
+            self._break("granted", error)
+
+    def on_evicted(self, outcome: Outcome) -> None:
+        """The request leaves admission without a slot."""
+        self._waiter = None
+        try:
+            verdict = REFUSALS[outcome]
+            if self._first_verdict is not None and verdict.failure is not Failure.DRAINING:
+                verdict = self._first_verdict
+            extra = []
+            if verdict.failure is Failure.QUEUE_FULL:
+                extra.append((b"retry-after", b"%d" % self._edge.gate.retry_after_s()))
+            self._fail(verdict, extra=extra)
+        except Exception as error:  # noqa: BLE001 - as in on_body
+            self._break("evicted", error)
+
+    def _admit(self) -> None:
+        """Refuse what no provider of the catalog could serve, and submit the rest."""
+        scan = self._scan
+        assert scan is not None
+        scan.finish()
+        model = scan.model
+        if self._edge.is_draining:
+            self._fail(REFUSALS[Outcome.EVICTED_DRAINING])
+            return
+        if model is None:
+            self._fail(Verdict(Failure.INVALID_REQUEST, 'expected a top-level "model"'), param="model")
+            return
+        runtime = self._runtime = self._edge.runtime
+        entry = runtime.models.get(model)
+        if entry is None:
+            self._fail(Verdict(Failure.MODEL_NOT_FOUND, unknown_model(runtime, model)), param="model")
+            return
+        self.model = model
+        self._needs = self.request.surface.bit | scan.features
+        if not is_supported(entry.abilities, self._needs):
+            missing = ", ".join(missing_names(entry.abilities, self._needs))
+            self._fail(Verdict(Failure.UNSUPPORTED_BY_MODEL, f"no provider of the model {model!r} supports {missing}"))
+            return
+        is_long = scan.estimated_tokens >= runtime.config.openai.long_context_threshold_tokens
+        self._move(Event.SUBMITTED)
+        self._take_decision(self._edge.gate.submit(self, model, is_long, self._needs))
+
+    def _admit_again(self, verdict: Verdict) -> None:
+        """Look for another provider, once, after a run that its provider cannot have seen; else fail."""
+        lease = self._lease
+        assert lease is not None
+        self._release()
+        if self._first_verdict is not None or not self.reply.is_wanted:
+            self._fail(verdict)
+            return
+        self._first_verdict = verdict
+        self._edge.count("readmitted")
+        self._move(Event.READMITTED)
+        self._take_decision(self._edge.gate.readmit(self, self.model, self._needs, lease))
+
+    def _take_decision(self, decision: Lease | Waiter | Outcome) -> None:
+        if isinstance(decision, Lease):
+            self.on_granted(decision)
+        elif isinstance(decision, Waiter):
+            # It may have ended within the call that made it: then the owner was called, and is past waiting.
+            self._waiter = decision if decision.is_waiting else None
+        else:
+            self.on_evicted(decision)
+
+    def _dispatch(self, lease: Lease) -> None:
+        """Open a run on the granted provider, under the configuration of this moment."""
+        self._move(Event.GRANTED)
+        edge = self._edge
+        key = edge.gate.provider_key(lease)
+        self.node_id, self.provider_id = key
+        self.queue_ns = lease.granted_at_ns - lease.enqueued_at_ns
+        link = edge.links.for_lease(self.node_id, lease.generation) if lease.is_held else None
+        if link is None or not link.is_up:
+            self._admit_again(NODE_LOST)
+            return
+        assert self._body is not None
+        assert self._scan is not None
+        runtime = self._runtime = edge.runtime
+        tunnel = prepare_tunnel(self.request, self._body, self._scan, self._scan.stream, self.model, runtime, key)
+        self.clamped = tunnel.clamped
+        self._upload = tunnel.upload
+        self._is_sent = self._is_taken = False
+        self._run_id = lease.lease_id
+        link.open(self._run_id, self, tunnel.opening)
+        self._link = link
+        self._upload.go_on(link, self._run_id, 0)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # EdgeRun: the Node's session
+
+    def on_sent(self, message_number: int) -> None:
+        """The provider may see the request from here on."""
+        self._is_sent = True
+
+    def on_window(self, byte_count: int) -> None:
+        """The Node takes more of the body."""
+        if self._link is None or self._upload is None:
+            return
+        try:
+            self._upload.go_on(self._link, self._run_id, byte_count)
+            self._drop_sent_body()
+        except Exception as error:  # noqa: BLE001 - as in on_body
+            self._break("window", error)
+
+    def on_answer(self, taken: bool, head: Head | None, data: list[bytes], end: End | None) -> None:
+        """Take what one message brought of the answer."""
+        if self._link is None:
+            return
+        try:
+            if taken or head is not None:
+                self._is_taken = True
+                self._drop_sent_body()
+            if end is not None:
+                self._link = None  # the run is over: the session has it no more
+                self.usage = end.usage
+            self._take_answer(head, data, end)
+        except Exception as error:  # noqa: BLE001 - as in on_body
+            self._break("answer", error)
+
+    def on_link_lost(self) -> None:
+        """The session is gone, and the lease with it."""
+        if self._link is None:
+            return
+        self._link = None
+        try:
+            if self._state is State.CANCELLING:
+                self.finish(self.outcome)
+            elif self._is_sent or self._is_taken:
+                self._fail(NODE_LOST)
+            else:
+                self._admit_again(NODE_LOST)
+        except Exception as error:  # noqa: BLE001 - as in on_body
+            self._break("link lost", error)
+
+    def on_confirm_expired(self) -> None:
+        """Nothing confirmed in time that the run is over: the slot is not held for it any longer."""
+        if self._state is not State.CANCELLING:
+            return
+        self._age = NO_HANDLE
+        self._edge.count("released_unconfirmed")
+        log.warning(
+            "cancel_unconfirmed", request=self.request.id.decode(), node=self.node_id, provider=self.provider_id
+        )
+        self.finish(self.outcome)
+
+    def _take_answer(self, head: Head | None, data: list[bytes], end: End | None) -> None:
+        if self._state is State.CANCELLING:
+            if end is not None:
+                self.finish(self.outcome)
+        elif end is not None and not self._is_whole(head, end):
+            if self._state is State.STREAMING and data:
+                self.reply.send(None, data, False)
+            self._take_bad_end(end)
+        elif not self._is_in_order(head, data):
+            self._fail(INVALID_ANSWER)
+        elif head is not None or data or end is not None:
+            self._pass_on(head, data, is_whole=end is not None)
+
+    def _pass_on(self, head: Head | None, data: list[bytes], is_whole: bool) -> None:
+        """Send the client what came of a good answer."""
+        if is_whole:
+            self._release()
+        if head is not None:
+            try:
+                self.reply.send(passed_on(head, self._own_fields()), data, is_whole)
+            except ValueError as error:
+                log.warning(
+                    "head_refused", request=self.request.id.decode(), node=self.node_id, provider=self.provider_id,
+                    error=error,
+                )
+                self._fail(INVALID_ANSWER)
+                return
+            if self._state is State.DISPATCHED:
+                self._move(Event.ANSWERED)
+        else:
+            self.reply.send(None, data, is_whole)
+        if is_whole:
+            self.finish(SUCCESS)
+        else:
+            self._renew_window()
+
+    def _is_whole(self, head: Head | None, end: End) -> bool:
+        return end.status == RunEnd.OK and (head is not None or self._state is State.STREAMING)
+
+    def _is_in_order(self, head: Head | None, data: list[bytes]) -> bool:
+        """An answer is one final head and then data; what a Node sends otherwise is no answer."""
+        if head is not None:
+            return self._state is State.DISPATCHED and 200 <= head.status <= 599
+        return self._state is State.STREAMING or not data
+
+    def _take_bad_end(self, end: End) -> None:
+        """A run ended without its whole answer."""
+        verdict = verdict_on_end(end.status)
+        if end.status in UNSEEN_ENDS and not self._is_taken:
+            self._admit_again(verdict)
+        else:
+            self._fail(verdict)
+
+    def _own_fields(self) -> list[Field]:
+        fields = [(b"x-request-id", self.request.id)]
+        if self.clamped:
+            fields.append((b"x-iop-clamped", ", ".join(self.clamped).encode()))
+        if self._runtime.config.openai.expose_route:
+            fields.append((b"x-iop-provider", self.provider_id.encode()))
+            fields.append((b"x-iop-node", self.node_id.encode()))
+            fields.append((b"x-iop-queue-ms", b"%d" % (self.queue_ns // NS_PER_MS)))
+        return fields
+
+    def _renew_window(self) -> None:
+        """Grant the Node anew what was handed on, once it is half a window and while the client takes what it gets."""
+        link, reply = self._link, self.reply
+        if link is not None and 2 * reply.owed >= self._runtime.config.edge.link.run_window_bytes and reply.is_writable:
+            owed, reply.owed = reply.owed, 0
+            link.grant(self._run_id, owed)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Ends
+
+    def _fail(self, verdict: Verdict, *, param: str | None = None, extra: Iterable[Field] = ()) -> None:
+        """Tell the client that the request failed, as well as its answer so far allows, and leave it."""
+        if self._link is None:
+            self._release()
+        dialect = self.request.surface.dialect
+        is_told = self.reply.is_wanted
+        if self._state is State.STREAMING:
+            self.reply.break_off(verdict, dialect)
+        else:
+            self.reply.refuse(verdict, self.request.id, dialect, param=param, extra=extra)
+        self._leave(verdict.failure.reason if is_told else self.outcome or CLIENT_GONE)
+
+    def _leave(self, outcome: str) -> None:
+        """Nobody waits for an answer any more: end what is still out on this request's behalf."""
+        self.outcome = outcome
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not self._edge.gate.cancel(waiter):
+            return  # admission ended it first; its call is on the way and finds that nobody waits
+        link = self._link
+        if link is not None and link.withdraw(self._run_id):
+            self._link = link = None
+        if link is None:
+            self.finish(outcome)
+            return
+        self._move(Event.ABANDONED)
+        link.cancel(self._run_id)
+        self._drop_body()
+        self._age = self._edge.cancelling.add(self)
+
+    def _release(self) -> None:
+        """End the lease, if there is one; what that frees is granted before this returns."""
+        lease, self._lease = self._lease, None
+        if lease is not None and lease.is_held:
+            self._edge.gate.release(lease)
+
+    def _drop_sent_body(self) -> None:
+        """Free the body once the provider took the request and all of it was handed on."""
+        if self._is_taken and self._upload is not None and self._upload.is_complete:
+            self._drop_body()
+
+    def _drop_body(self) -> None:
+        self._upload = None
+        self._scan = None
+        if self._body is not None:
+            self._body.drop()
+            self._body = None
+
+    def finish(self, outcome: str) -> None:
+        """End the request: the only way into DONE. Gives back whatever is held and lets go of everything."""
+        self._move(Event.FINISHED)
+        self.outcome = outcome
+        link, self._link = self._link, None
+        if link is not None:
+            link.forget(self._run_id)
+        self._drop_body()
+        self.reply.give_up()
+        if self._age != NO_HANDLE:
+            self._edge.cancelling.remove(self._age)
+            self._age = NO_HANDLE
+        self._edge.count(outcome)
+        if log.is_debug:
+            self._log_end()
+        self._release()
+
+    def _break(self, where: str, error: Exception) -> None:
+        """End the request after a bug of ours: with an answer if that can be, and in any case for good."""
+        log.failure("exchange_failed", error, request=self.request.id.decode(), where=where, state=self._state.value)
+        self._edge.count("broken")
+        try:
+            if not self.is_done:
+                self._fail(INTERNAL_ERROR)
+        except Exception as second:  # noqa: BLE001 - whatever was broken first, the slot and the memory come back
+            log.failure("exchange_failed_again", second, request=self.request.id.decode(), state=self._state.value)
+            if not self.is_done:
+                self.finish(Failure.INTERNAL.reason)
+
+    def _log_end(self) -> None:
+        log.debug(
+            "request",
+            request=self.request.id.decode(),
+            principal=self.request.principal.principal,
+            path=self.request.surface.path.decode(),
+            model=self.model,
+            node=self.node_id,
+            provider=self.provider_id,
+            outcome=self.outcome,
+            status=self.reply.status,
+            queue_ms=self.queue_ns // NS_PER_MS,
+            bytes_out=self.reply.bytes_out,
+        )
+
+
+def unknown_model(runtime: Runtime, model: str) -> str:
+    """Say that there is no such model, and which ones have a name like it."""
+    shown = model[:SHOWN_CHARACTERS]
+    near = runtime.near_names(shown)
+    hint = f", did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"the model {shown!r} does not exist{hint}"

@@ -1,0 +1,97 @@
+"""The answer to one client, as far as it was sent: what goes out, how it may be broken off, what the Node is owed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from iop_fast.edge import answers
+from iop_fast.edge.outcomes import Verdict
+from iop_fast.edge.routes import Dialect
+from iop_fast.seams import Downstream, Head
+
+TAIL_BYTES = 4  # CR LF CR LF
+
+
+class Reply:
+    """Writes to a client's side until the answer ends, is broken off or is given up; then it lets go of it.
+
+    `status` is the answer's as the client got it, 0 before. `owed` counts the bytes handed on since the Node was last
+    granted new ones.
+    """
+
+    __slots__ = ("_downstream", "_tail", "_takes_event", "bytes_out", "owed", "status")
+
+    def __init__(self, downstream: Downstream) -> None:
+        self._downstream: Downstream | None = downstream
+        self._takes_event = False
+        self._tail = b""  # the last bytes of an event stream
+        self.status = 0
+        self.bytes_out = 0
+        self.owed = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """True while a client waits for (more of) this answer."""
+        return self._downstream is not None and self._downstream.is_open
+
+    @property
+    def is_writable(self) -> bool:
+        """True while the client takes what is written."""
+        return self._downstream is not None and self._downstream.is_writable
+
+    def give_up(self) -> bool:
+        """Let go of the client's side, which is gone; False when that has happened before."""
+        downstream, self._downstream = self._downstream, None
+        return downstream is not None
+
+    def send(self, head: Head | None, data: list[bytes], is_whole: bool) -> None:
+        """Send what came of a provider's answer, the head first and once, the proper end last.
+
+        Raises ValueError, and has sent nothing, for a head that cannot be written.
+        """
+        downstream = self._downstream
+        if downstream is None:
+            return
+        if is_whole:
+            self._downstream = None
+        try:
+            downstream.send(head, data, is_whole)
+        except ValueError:
+            self._downstream = downstream
+            raise
+        if head is not None:
+            self.status = head.status
+            self._takes_event = answers.takes_error_event(head)
+        count = sum(map(len, data))
+        self.bytes_out += count
+        self.owed += count
+        if self._takes_event and data:
+            last = data[-1] if len(data[-1]) >= TAIL_BYTES else self._tail + b"".join(data)
+            self._tail = last[-TAIL_BYTES:]
+
+    def refuse(
+        self,
+        verdict: Verdict,
+        request_id: bytes,
+        dialect: Dialect,
+        *,
+        param: str | None = None,
+        extra: Iterable[answers.Field] = (),
+    ) -> None:
+        """Answer with an error. Nothing was sent before."""
+        assert not self.status, f"refused after a head with status {self.status}"
+        downstream, self._downstream = self._downstream, None
+        if downstream is not None:
+            head, body = answers.error_answer(*verdict, request_id, param=param, dialect=dialect, extra=extra)
+            self.status = head.status
+            downstream.send(head, [body], True)
+
+    def break_off(self, verdict: Verdict, dialect: Dialect) -> None:
+        """Cut an answer short so that it cannot be taken for a whole one; an event stream is told why first."""
+        downstream, self._downstream = self._downstream, None
+        if downstream is None:
+            return
+        if self._takes_event:
+            event = answers.blank_line_after(self._tail) + answers.error_event(*verdict, dialect)
+            downstream.send(None, [event], False)
+        downstream.abort()

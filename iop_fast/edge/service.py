@@ -1,0 +1,153 @@
+"""What stands behind the HTTP front: a request's head comes in, an exchange or an immediate answer goes out.
+
+What a head alone decides is decided here, in this order: the Edge is draining (503), the caller is known (401, on every
+path of the API), path and method exist (404, 405), the body is not encoded (415), the provider token that the
+configuration demands is there (401). Whatever is refused here has cost no memory, no place and no slot.
+
+Request ids are ours: `x-request-id` of the answer, of the provider's request and of the log are one value, made here. A
+client's own field of that name is not taken over, so two requests never share an id.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from iop_fast import logs
+from iop_fast._core.admission import Outcome
+from iop_fast.edge import answers
+from iop_fast.edge.auth import ANONYMOUS, Headers, MissingProviderToken, Principal, identify, read_forwarded
+from iop_fast.edge.exchange import Exchange, unknown_model
+from iop_fast.edge.outcomes import INTERNAL_ERROR, REFUSALS, SUCCESS, Verdict
+from iop_fast.edge.reply import Reply
+from iop_fast.edge.routes import ModelList, ModelPage, Surface, WrongMethod, dialect_of, find_route, is_api
+from iop_fast.edge.state import EdgeState
+from iop_fast.edge.tunnel import Request
+from iop_fast.errors import Failure
+from iop_fast.seams import Downstream, Receiver, RequestHead
+
+log = logs.get(__name__)
+
+BAD_TOKEN = Verdict(Failure.INVALID_API_KEY, "missing or invalid API key")
+NO_PATH = Verdict(Failure.NOT_FOUND, "no such path")
+NO_METHOD = Verdict(Failure.METHOD_NOT_ALLOWED, "the method is not allowed on this path")
+ENCODED = Verdict(Failure.UNSUPPORTED_ENCODING, "expected a request body without content-encoding")
+NO_PROVIDER_TOKEN = Verdict(
+    Failure.MISSING_PROVIDER_AUTHORIZATION, "expected the provider's token, once, in the header set up for it"
+)
+
+
+class Answered:
+    """Receiver of a request that was answered from its head alone: its body and its client's fate are of no interest.
+
+    One instance serves all: it has no state.
+    """
+
+    __slots__ = ()
+
+    def on_body(self, piece: bytes) -> None:
+        """Drop it."""
+
+    def on_body_complete(self) -> None:
+        """Nothing waits for it."""
+
+    def on_client_gone(self) -> None:
+        """Nothing is out on the client's behalf."""
+
+    def on_writable(self) -> None:
+        """Nothing more is to be written."""
+
+
+ANSWERED = Answered()
+
+
+class Page(NamedTuple):
+    """An answer that needs no provider."""
+
+    body: bytes
+
+
+class Refusal(NamedTuple):
+    """An error answer to a head."""
+
+    verdict: Verdict
+    extra: tuple[answers.Field, ...] = ()
+
+
+class EdgeService:
+    """The Edge's `Service`."""
+
+    __slots__ = ("_edge",)
+
+    def __init__(self, edge: EdgeState) -> None:
+        self._edge = edge
+
+    def open(self, head: RequestHead, downstream: Downstream) -> Receiver:
+        """Take a request whose head is complete; what comes back takes its body."""
+        request_id = self._edge.new_request_id()
+        try:
+            decision = self._decide(head, request_id)
+            if isinstance(decision, Request):
+                exchange = Exchange(self._edge, decision, downstream)
+                exchange.begin()
+                return exchange
+        except Exception as error:  # noqa: BLE001 - a bug of ours ends this request, not its connection's others
+            log.failure("open_failed", error, request=request_id.decode())
+            decision = Refusal(INTERNAL_ERROR)
+        self._answer(decision, head, request_id, downstream)
+        return ANSWERED
+
+    def _decide(self, head: RequestHead, request_id: bytes) -> Request | Page | Refusal:
+        edge = self._edge
+        if edge.is_draining:
+            return Refusal(REFUSALS[Outcome.EVICTED_DRAINING])
+        principal = self._identify(head) if is_api(head.path) else ANONYMOUS
+        if principal is None:
+            return Refusal(BAD_TOKEN)
+        route = find_route(head.method, head.path)
+        if isinstance(route, Surface):
+            return self._decide_tunnel(route, head, request_id, principal)
+        if isinstance(route, ModelList):
+            return Page(edge.runtime.models_page)
+        if isinstance(route, ModelPage):
+            return self._model_page(route.model)
+        if isinstance(route, WrongMethod):
+            return Refusal(NO_METHOD, ((b"allow", route.allow),))
+        return Refusal(NO_PATH)
+
+    def _decide_tunnel(
+        self, surface: Surface, head: RequestHead, request_id: bytes, principal: Principal
+    ) -> Request | Refusal:
+        if is_encoded(head.headers):
+            return Refusal(ENCODED)
+        rule = self._edge.runtime.forward_rule
+        try:
+            forwarded = None if rule is None else read_forwarded(head.headers, rule)
+        except MissingProviderToken:
+            return Refusal(NO_PROVIDER_TOKEN)
+        return Request(request_id, surface, head, principal, forwarded)
+
+    def _identify(self, head: RequestHead) -> Principal | None:
+        runtime = self._edge.runtime
+        return identify(head.headers, runtime.principals, runtime.config.openai.require_principal)
+
+    def _model_page(self, model: str | None) -> Page | Refusal:
+        runtime = self._edge.runtime
+        entry = runtime.models.get(model) if model is not None else None
+        if entry is not None:
+            return Page(entry.page)
+        return Refusal(Verdict(Failure.MODEL_NOT_FOUND, unknown_model(runtime, model or "")))
+
+    def _answer(self, decision: Page | Refusal, head: RequestHead, request_id: bytes, downstream: Downstream) -> None:
+        reply = Reply(downstream)
+        if isinstance(decision, Page):
+            reply.send(answers.json_answer(decision.body, request_id), [decision.body], True)
+            self._edge.count(SUCCESS)
+        else:
+            reply.refuse(decision.verdict, request_id, dialect_of(head.path), extra=decision.extra)
+            self._edge.count(decision.verdict.failure.reason)
+
+
+def is_encoded(headers: Headers) -> bool:
+    """True when a request's body is not sent as it is."""
+    codings = [value.strip().lower() for name, value in headers if name == b"content-encoding"]
+    return any(coding not in (b"", b"identity") for coding in codings)

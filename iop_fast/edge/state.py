@@ -1,0 +1,108 @@
+"""The running Edge's references: where requests, links, refresh and status find each other.
+
+One object, made at start and handed around. What changes over its life is the Runtime (whole, by `swap` alone) and the
+draining flag; everything else is fixed. It is no place for logic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from iop_fast.edge.ages import AgeList
+from iop_fast.edge.body import ByteBudget
+from iop_fast.edge.gate import NS_PER_MS, Gate
+from iop_fast.edge.runtime import Key, Runtime
+from iop_fast.seams import Clock, EdgeRun, TunnelRequest
+
+if TYPE_CHECKING:
+    from iop_fast.edge.exchange import Exchange
+
+
+class RunLink(Protocol):
+    """What an exchange uses of one session with a Node (`iop_fast.edge.link.NodeLink`)."""
+
+    @property
+    def is_up(self) -> bool:
+        """True while runs may be opened."""
+        ...
+
+    def open(self, run_id: int, run: EdgeRun, request: TunnelRequest) -> None:
+        """Register a run and queue its opening frame."""
+        ...
+
+    def send_body(self, run_id: int, piece: bytes, complete: bool) -> None:
+        """Queue a piece of the run's request body."""
+        ...
+
+    def grant(self, run_id: int, byte_count: int) -> None:
+        """Let the Node send `byte_count` more bytes of the answer."""
+        ...
+
+    def cancel(self, run_id: int) -> None:
+        """Ask the Node to stop the run; its end still comes."""
+        ...
+
+    def withdraw(self, run_id: int) -> bool:
+        """Take the run back if the Node cannot have heard of it."""
+        ...
+
+    def forget(self, run_id: int) -> None:
+        """Stop waiting for the run's end."""
+        ...
+
+
+class LinkTable(Protocol):
+    """What an exchange uses of `iop_fast.edge.links.Links`."""
+
+    def for_lease(self, node_id: str, generation: int) -> RunLink | None:
+        """Return the session that a lease was granted for, None unless that very one is up."""
+        ...
+
+
+class EdgeState:
+    """The references of one running Edge. `counters` counts requests by outcome, and what should not happen."""
+
+    __slots__ = ("_random", "budget", "cancelling", "clock", "counters", "gate", "is_draining", "links", "runtime")
+
+    def __init__(self, runtime: Runtime, gate: Gate, links: LinkTable, clock: Clock, random: Random) -> None:
+        config = runtime.config
+        self.runtime = runtime
+        self.gate = gate
+        self.links = links
+        self.clock = clock
+        self.is_draining = False
+        self.budget = ByteBudget(config.openai.limits.buffered_bytes)
+        self.counters: dict[str, int] = {"released_unconfirmed": 0, "readmitted": 0, "internal": 0}
+        # Exchanges whose client has left and whose Node has not confirmed yet. Swept by the Edge's ticker.
+        self.cancelling: AgeList[Exchange] = AgeList(
+            clock, config.edge.link.cancel_confirm_ms * NS_PER_MS, expire_confirmation
+        )
+        self._random = random
+
+    def count(self, name: str) -> None:
+        """Add one to a counter."""
+        self.counters[name] = self.counters.get(name, 0) + 1
+
+    def new_request_id(self) -> bytes:
+        """Return a fresh value for `x-request-id`: 32 hex digits."""
+        return b"%032x" % self._random.getrandbits(128)
+
+    def swap(self, runtime: Runtime, is_reported_up: Callable[[Key], bool]) -> None:
+        """Take over a new Runtime and reconfigure admission in one step: the commitment point of a refresh.
+
+        The reference changes first, so that what the step grants is dispatched by the new revision.
+        """
+        self.runtime = runtime
+        self.gate.reconfigure(runtime.plan(is_reported_up))
+
+    def start_draining(self) -> None:
+        """Refuse new requests from here on and end those that wait."""
+        self.is_draining = True
+        self.gate.drain()
+
+
+def expire_confirmation(exchange: Exchange) -> None:
+    """End a cancelled run whose Node did not confirm in time."""
+    exchange.on_confirm_expired()
