@@ -1,0 +1,332 @@
+"""MessageStream over gRPC: the Edge's server, the Node's channel, and how both give a stream up.
+
+grpc.aio is a sound base for one long stream under rules that its API does not state:
+
+- One read and one write at a time, none of them ever cancelled: a second one, or a write that was timed out, breaks the
+  stream for good. So a stream has one reader task and one writer task, and time limits end the stream from outside.
+- The end of a call cannot be waited for. While the peer does not read, neither `abort` nor a return from the handler
+  ends a call; a CancelledError that leaves the handler ends it never, and the peer waits for ever. So `abandon` returns
+  at once and leaves the call to one detached task; the handler runs the session in a task of its own, takes every
+  cancellation as the news that the peer left, and always returns, which ends the call by a status.
+- A channel per attempt, without the process-wide subchannel pool: gRPC's own back-off would outlive the channel.
+- A server never shares its port (`wire/options.py`); a host name is bound on every address that it has, or not at all.
+
+Messages are bytes on both sides: gRPC gets no serializers.
+
+Ending. The Edge ends a call by status OK when its session function returns, and by UNAVAILABLE when it abandons the
+stream. A Node that abandons a stream closes its direction first, so that what it wrote still arrives, gives the Edge
+`CLOSE_GRACE_S` to end the call and cancels it then; with a write in flight it cancels at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+from grpc import aio
+
+from iop_fast.seams import MessageStream
+from iop_fast.wire.health import HealthService
+from iop_fast.wire.listening import bind_all
+from iop_fast.wire.options import MAX_MESSAGE_BYTES, channel_options, server_options
+
+SERVICE = "iop.runtime.v1.Runtime"
+METHOD = f"/{SERVICE}/Session"
+
+# Calls that a server has open at most, of all peers and whatever they are; a further one is refused by gRPC.
+MAX_CALLS = 4096
+
+CONNECT_LIMIT_S = 10.0
+CLOSE_GRACE_S = 1.0
+
+# `grpc.aio.Server.stop` can hang for ever (grpc #40989, or an abandoned call): longer than this it is not waited for.
+STOP_LIMIT_S = 3.0
+
+# "UNKNOWN: ipv4:127.0.0.1:8081: " before "Failed to connect to remote host: Connection refused".
+STATUS_LAYERS = re.compile(r"^(?:[A-Z_]+: |ipv[46]:\S+: )+")
+
+OnStream = Callable[["EdgeStream", str], Awaitable[None]]
+
+# Tasks that nobody waits for; the event loop itself holds them weakly.
+_detached: set[asyncio.Task[Any]] = set()
+
+
+def _detach(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    task = asyncio.get_running_loop().create_task(work)
+    _detached.add(task)
+    task.add_done_callback(_detached.discard)
+    return task
+
+
+async def settle(limit_s: float) -> bool:
+    """Give closings that are under way a last chance before the process ends; False when the limit came first."""
+    loop = asyncio.get_running_loop()
+    tasks = [task for task in _detached if task.get_loop() is loop]
+    if not tasks:
+        return True
+    _, pending = await asyncio.wait(tasks, timeout=limit_s)
+    return not pending
+
+
+def _check_size(message: bytes) -> None:
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise ValueError(f"message too large: expected at most {MAX_MESSAGE_BYTES} bytes, got {len(message)}")
+
+
+class EdgeStream:
+    """The Edge's end of one session: a MessageStream over a servicer context."""
+
+    __slots__ = ("_context", "_is_abandoned", "_is_over", "_server")
+
+    def __init__(self, context: aio.ServicerContext[bytes, bytes], server: GrpcServer) -> None:
+        self._context = context
+        self._server = server
+        self._is_over = False
+        self._is_abandoned = False
+
+    async def read(self) -> bytes | None:
+        """See MessageStream."""
+        if self._is_over or self._is_abandoned:
+            return None
+        message: object = None
+        with suppress(aio.BaseError):  # the call has ended
+            message = await self._context.read()  # network
+        if isinstance(message, bytes):
+            return message
+        self._is_over = True
+        return None
+
+    async def write(self, message: bytes) -> None:
+        """See MessageStream. Raises ValueError above `MAX_MESSAGE_BYTES`."""
+        _check_size(message)
+        if self._is_abandoned:
+            raise ConnectionError("the stream was given up")
+        try:
+            await self._context.write(message)  # network
+        except aio.BaseError as error:
+            raise ConnectionError(f"the stream has ended: {error}") from None
+
+    def abandon(self) -> None:
+        """See MessageStream. One abort in a detached task, whenever the peer lets it through."""
+        if self._is_abandoned:
+            return
+        self._is_abandoned = True
+        if not self._context.done():
+            self._server.on_abandoned(_detach(self._abort()))
+
+    async def _abort(self) -> None:
+        with suppress(aio.BaseError):  # an abort ends by raising AbortError
+            await self._context.abort(grpc.StatusCode.UNAVAILABLE, "the Edge closed the session")
+
+
+class NodeStream:
+    """The Node's end of one session: a MessageStream over a call and the channel that was made for it."""
+
+    __slots__ = ("_call", "_channel", "_is_abandoned", "_is_over", "_is_reading", "_is_writing", "end_reason")
+
+    def __init__(self, channel: aio.Channel, call: aio.StreamStreamCall[bytes, bytes]) -> None:
+        self._channel = channel
+        self._call = call
+        self._is_over = False
+        self._is_abandoned = False
+        self._is_reading = False
+        self._is_writing = False
+        self.end_reason = ""
+        """For people: why the stream ended, once it has and when gRPC knows."""
+
+    async def read(self) -> bytes | None:
+        """See MessageStream."""
+        if self._is_over or self._is_abandoned:
+            return None
+        message: object = None
+        self._is_reading = True
+        try:
+            message = await self._call.read()  # network
+        except aio.AioRpcError as error:
+            self.end_reason = plain_status(error.code(), error.details())
+        except (aio.BaseError, asyncio.InvalidStateError) as error:
+            self.end_reason = str(error)
+        except asyncio.CancelledError:
+            if not self._is_abandoned:
+                raise
+            # the call was cancelled, not the reader
+        finally:
+            self._is_reading = False
+        if isinstance(message, bytes):
+            return message
+        self._is_over = True
+        return None
+
+    async def write(self, message: bytes) -> None:
+        """See MessageStream. Raises ValueError above `MAX_MESSAGE_BYTES`."""
+        _check_size(message)
+        if self._is_abandoned:
+            raise ConnectionError("the stream was given up")
+        self._is_writing = True
+        try:
+            await self._call.write(message)  # network
+        except aio.AioRpcError as error:
+            raise ConnectionError(plain_status(error.code(), error.details())) from None
+        except (aio.BaseError, asyncio.InvalidStateError) as error:
+            raise ConnectionError(f"the stream has ended: {error}") from None
+        except asyncio.CancelledError:
+            if not self._is_abandoned:
+                raise
+            raise ConnectionError("the stream was given up") from None
+        finally:
+            self._is_writing = False
+
+    def abandon(self) -> None:
+        """See MessageStream."""
+        if self._is_abandoned:
+            return
+        self._is_abandoned = True
+        _detach(self._close())
+
+    async def _close(self) -> None:
+        if not self._is_writing and not self._call.done():
+            with suppress(TimeoutError, aio.AioRpcError, aio.BaseError, asyncio.InvalidStateError):
+                async with asyncio.timeout(CLOSE_GRACE_S):
+                    await self._finish()
+        self._call.cancel()
+        await self._channel.close(None)
+
+    async def _finish(self) -> None:
+        """Close our direction and let the Edge end the call; it cannot while messages of its own are unread."""
+        ended = asyncio.get_running_loop().create_future()
+        self._call.add_done_callback(partial(_set_done, ended))
+        await self._call.done_writing()
+        while not self._is_reading and isinstance(await self._call.read(), bytes):
+            pass
+        await ended
+
+
+def _set_done(future: asyncio.Future[None], _: object) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def dial(
+    address: str, credentials: grpc.ChannelCredentials | None = None, *, limit_s: float = CONNECT_LIMIT_S
+) -> NodeStream:
+    """Connect to an Edge and open the session's stream; raise ConnectionError with a plain reason.
+
+    One attempt on a channel of its own. Returns when the Edge has taken the call, so an address where something else
+    listens fails here. `limit_s` bounds name resolution, connection, TLS and that answer together.
+    """
+    if credentials is None:
+        channel = aio.insecure_channel(address, options=channel_options())
+    else:
+        channel = aio.secure_channel(address, credentials, options=channel_options())
+    call = channel.stream_stream(METHOD, None, None)(None)
+    stream = NodeStream(channel, call)
+    try:
+        async with asyncio.timeout(limit_s):
+            await call.initial_metadata()  # network
+            if call.done() and await call.code() is not grpc.StatusCode.OK:
+                reason = plain_status(await call.code(), await call.details())
+                raise ConnectionError(f"cannot open a session with the Edge at {address}: {reason}")
+    except TimeoutError:
+        stream.abandon()
+        raise ConnectionError(f"no answer from the Edge at {address} within {limit_s:g} s") from None
+    except BaseException:
+        stream.abandon()
+        raise
+    return stream
+
+
+def plain_status(code: grpc.StatusCode, details: str | None) -> str:
+    """Say in one line why a call ended, without the layers that gRPC puts around the system's message."""
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return "it speaks gRPC but is not an Edge"
+    text = (details or "").rsplit("last error: ", 1)[-1]
+    return STATUS_LAYERS.sub("", text) or code.name.lower()
+
+
+class GrpcServer:
+    """The Edge's gRPC listener: sessions and gRPC health.
+
+    `abandoned` counts streams that were given up, `abandoned_pending` those among them that gRPC still holds because
+    their peer does not read.
+    """
+
+    def __init__(self, on_stream: OnStream) -> None:
+        self._on_stream = on_stream
+        self._server = aio.server(options=server_options(), maximum_concurrent_rpcs=MAX_CALLS)
+        self.health = HealthService(SERVICE)
+        self.port = 0
+        self.abandoned = 0
+        self.abandoned_pending = 0
+        session = grpc.stream_stream_rpc_method_handler(self._serve_session)
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, {"Session": session}), self.health.handler())
+        )
+
+    async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> None:
+        """Bind and serve; raise OSError that names the address."""
+        self.port = await bind_all(self._server, address, credentials)
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> bool:
+        """Refuse new calls at once, cut those still open after `grace_s`; False when gRPC did not stop in time."""
+        self.health.stop()
+        stopping = _detach(self._server.stop(grace_s))
+        done, _ = await asyncio.wait((stopping,), timeout=grace_s + STOP_LIMIT_S)
+        return bool(done)
+
+    def on_abandoned(self, abort: asyncio.Task[Any]) -> None:
+        """Count a stream that was given up, until its call has ended."""
+        self.abandoned += 1
+        self.abandoned_pending += 1
+        abort.add_done_callback(self._on_abandoned_ended)
+
+    def _on_abandoned_ended(self, _: asyncio.Task[Any]) -> None:
+        self.abandoned_pending -= 1
+
+    async def _serve_session(self, _: Any, context: aio.ServicerContext[bytes, bytes]) -> None:
+        stream = EdgeStream(context, self)
+        try:
+            await context.send_initial_metadata(())  # tells the Node that its call was taken
+        except (aio.BaseError, asyncio.CancelledError):
+            return  # it left already
+        session = asyncio.ensure_future(self._on_stream(stream, plain_peer(context.peer())))
+        while not session.done():
+            try:
+                await asyncio.wait((session,))
+            except asyncio.CancelledError:
+                continue  # the peer left: the session's read returns None and the session ends by itself
+        error = None if session.cancelled() else session.exception()
+        if error is not None and not isinstance(error, ConnectionError):
+            asyncio.get_running_loop().call_exception_handler({"message": "a session failed", "exception": error})
+            context.set_code(grpc.StatusCode.INTERNAL)
+
+
+def plain_peer(peer: str) -> str:
+    """Turn gRPC's `ipv6:%5B::1%5D:4711` into `[::1]:4711`."""
+    return unquote(peer.partition(":")[2])
+
+
+async def serve(
+    address: str, on_stream: OnStream, *, credentials: grpc.ServerCredentials | None = None
+) -> GrpcServer:
+    """Listen on `address` (host:port, port 0 for any) and run `on_stream(stream, peer)` for each session.
+
+    `on_stream` runs in a task of its own that is never cancelled; its stream ends by status OK when it returns or lets
+    a ConnectionError of the stream through. Any other exception goes to the event loop's exception handler and ends the
+    stream by INTERNAL. Raises OSError, its text
+    naming the address, when the address cannot be bound.
+    """
+    server = GrpcServer(on_stream)
+    await server.start(address, credentials)
+    return server
+
+
+def _check_protocol(edge: EdgeStream, node: NodeStream) -> tuple[MessageStream, MessageStream]:
+    """For the type checker: both ends are MessageStreams."""
+    return edge, node
