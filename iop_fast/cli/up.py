@@ -1,7 +1,4 @@
-"""`iop up`: Edge, Node and a model on one machine, as two child processes with a token made for the run.
-
-The children hold the reading end of a pipe of ours (their lifeline): however this process dies, they end too.
-"""
+"""`iop up`: Edge, Node and a model on one machine, as child processes with a token made for the run."""
 
 from __future__ import annotations
 
@@ -9,21 +6,26 @@ import hashlib
 import os
 import secrets
 import signal
-import subprocess
-import sys
+import socket
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import click
+import yaml
 
+from iop_fast.cli import smollm2
 from iop_fast.cli.admin_client import AdminError, get_json
+from iop_fast.cli.children import Children
+from iop_fast.config.loader import load_edge
+from iop_fast.errors import ConfigError
 
 READY_LIMIT_S = 60.0
-STOP_LIMIT_S = 15.0
+MODEL_LIMIT_S = 180.0  # a cold disk reads 100 MB of weights
+EXIT_REFUSED = 2
 
 EDGE_TEMPLATE = """\
 edge: {{id: local, listen: "127.0.0.1:{link_port}"}}
@@ -36,26 +38,26 @@ nodes:
   - id: local
     token_hash_sha256: {token_hash}
     providers:
-      - {{id: local-{model}, type: native, profile: {model}, models: [{model}], capacity: 4}}
+      - {{id: local-{model}, models: [{model}], {provider}}}
 """
 
 NODE_TEMPLATE = """\
-id: local
-edge: {{address: "127.0.0.1:{link_port}"}}
+id: {node_id}
+edge: {{address: "{link}"}}
 token_env: IOP_NODE_TOKEN
 native_models:
   - {{id: echo, engine: echo, chunk_ms: 20}}
 """
 
 READY_TEXT = """\
-ready: model {model} on http://127.0.0.1:{port}/v1
+ready: model {model} on http://{listen}/v1
 
-  curl -sN http://127.0.0.1:{port}/v1/chat/completions -H 'content-type: application/json' \\
+  curl -sN http://{listen}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "hello"}}]}}'
 
   python - <<'PY'
   from openai import OpenAI
-  client = OpenAI(base_url="http://127.0.0.1:{port}/v1", api_key="any")
+  client = OpenAI(base_url="http://{listen}/v1", api_key="any")
   messages = [{{"role": "user", "content": "hello"}}]
   print(client.chat.completions.create(model="{model}", messages=messages).choices[0].message.content)
   PY
@@ -67,43 +69,48 @@ class Stopped(Exception):
     """A signal asked to stop."""
 
 
+@dataclass(frozen=True)
+class Fleet:
+    """What one run of `iop up` is made of."""
+
+    edge_file: Path
+    node_files: dict[str, Path]
+    environment: dict[str, str]
+    admin: str
+    listen: str
+    model: str
+
+
 @click.command()
-@click.option("--model", type=click.Choice(["echo"]), default="echo", show_default=True, help="The model to serve.")
+@click.option(
+    "--model",
+    type=click.Choice(["smollm2", "echo"]),
+    help="The model to serve; smollm2 where it is installed, else echo.",
+)
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="Run the fleet of this Edge file instead.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Port for clients.")
 @click.option("--link-port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port for the Node.")
-@click.option(
-    "--admin-port", type=click.IntRange(1, 65535), default=8082, show_default=True, help="Port for operators."
-)
-def up(model: str, port: int, link_port: int, admin_port: int) -> None:
+@click.option("--admin-port", type=click.IntRange(1, 65535), default=8082, show_default=True, help="Port of /status.")
+def up(model: str | None, config: Path | None, port: int, link_port: int, admin_port: int) -> None:
     """Run Edge and Node together on this machine, to try it out.
 
-    Everything listens on 127.0.0.1. Ctrl-C stops both.
+    Everything listens on 127.0.0.1 (with -c, where FILE says). With -c each node of FILE runs here under a token made
+    for the run: the hashes in FILE are not used. Ctrl-C stops everything.
     """
-    token = secrets.token_urlsafe(32)
-    values = {
-        "model": model,
-        "port": port,
-        "link_port": link_port,
-        "admin_port": admin_port,
-        "token_hash": hashlib.sha256(token.encode()).hexdigest(),
-    }
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop_on_signal)
+    children = Children()
     with ExitStack() as stack:
         try:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iop-up-")))
-            (folder / "edge.yaml").write_text(EDGE_TEMPLATE.format(**values), encoding="utf-8")
-            (folder / "node.yaml").write_text(NODE_TEMPLATE.format(**values), encoding="utf-8")
-            environment = {**os.environ, "IOP_NODE_TOKEN": token}
-            children = {
-                kind: stack.enter_context(child_program(kind, folder / f"{kind}.yaml", environment))
-                for kind in ("edge", "node")
-            }
-            wait_until_ready(children, f"127.0.0.1:{admin_port}")
-            click.echo(READY_TEXT.format(**values))
-            while True:
-                check_children(children)
-                time.sleep(0.2)
+            token = secrets.token_urlsafe(32)
+            if config is not None:
+                fleet = own_fleet(config, folder, token)
+            else:
+                model = model or default_model()
+                provider = start_model(stack, children, model)
+                fleet = small_fleet(folder, token, model, provider, (port, link_port, admin_port))
+            run_fleet(stack, children, fleet)
         except Stopped:
             click.echo("stopping", err=True)
 
@@ -113,43 +120,123 @@ def stop_on_signal(number: int, frame: FrameType | None) -> None:
     raise Stopped
 
 
-@contextmanager
-def child_program(kind: str, config: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start `iop KIND` on a lifeline; at the end ask it to stop and, past the limit, kill it."""
-    lifeline, held = os.pipe()
-    command = [sys.executable, "-m", "iop_fast.cli", kind, "-c", str(config), "--lifeline", str(lifeline)]
-    # A session of its own: Ctrl-C reaches this process alone, which then stops the children in order.
-    child = subprocess.Popen(command, env=environment, pass_fds=[lifeline], start_new_session=True)
-    os.close(lifeline)
+def default_model() -> str:
+    """The real model where it is installed, else echo with a line that says so."""
+    if smollm2.weights() is not None:
+        return smollm2.MODEL_ID
+    click.echo(f"the model {smollm2.MODEL_ID} is not installed, serving echo; {smollm2.INSTALL_HINT}", err=True)
+    return "echo"
+
+
+def start_model(stack: ExitStack, children: Children, model: str) -> str:
+    """Start the model's server where it has one; return the rest of the provider's entry."""
+    if model == "echo":
+        return "type: native, profile: echo, capacity: 4"
+    file = smollm2.weights()
+    if file is None:
+        raise click.ClickException(f"the model {model} is not installed; {smollm2.INSTALL_HINT}")
+    click.echo(f"loading {file.name} ({file.stat().st_size / 1e6:.0f} MB)", err=True)
+    port = free_port()
+    arguments = ["iop_fast.cli.smollm2", "--port", str(port)]
+    stack.enter_context(children.started("the model's server", arguments, os.environ))
+    deadline = time.monotonic() + MODEL_LIMIT_S
+    while not is_healthy(port):
+        children.check()
+        if time.monotonic() > deadline:
+            raise click.ClickException(f"the model did not load within {MODEL_LIMIT_S:.0f} s")
+        time.sleep(0.1)
+    return f'type: llama_cpp, endpoint: "http://127.0.0.1:{port}", capacity: {smollm2.SLOTS}'
+
+
+def is_healthy(port: int) -> bool:
+    """True once llama.cpp's server has loaded its model."""
     try:
-        yield child
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        child.terminate()
-        try:
-            child.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        os.close(held)
+        return bool(get_json(f"127.0.0.1:{port}", "/health")["status"] == "ok")
+    except AdminError:
+        return False
 
 
-def wait_until_ready(children: dict[str, subprocess.Popen[bytes]], admin: str) -> None:
-    """Wait until the Edge has a ready Node."""
+def free_port() -> int:
+    """A loopback port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port: int = held.getsockname()[1]
+        return port
+
+
+def small_fleet(folder: Path, token: str, model: str, provider: str, ports: tuple[int, int, int]) -> Fleet:
+    """One Edge, one Node, one model."""
+    port, link_port, admin_port = ports
+    edge, node = folder / "edge.yaml", folder / "node.yaml"
+    edge.write_text(
+        EDGE_TEMPLATE.format(
+            model=model,
+            provider=provider,
+            port=port,
+            link_port=link_port,
+            admin_port=admin_port,
+            token_hash=hashlib.sha256(token.encode()).hexdigest(),
+        ),
+        encoding="utf-8",
+    )
+    node.write_text(NODE_TEMPLATE.format(node_id="local", link=f"127.0.0.1:{link_port}"), encoding="utf-8")
+    environment = {**os.environ, "IOP_NODE_TOKEN": token}
+    return Fleet(edge, {"local": node}, environment, f"127.0.0.1:{admin_port}", f"127.0.0.1:{port}", model)
+
+
+def own_fleet(config: Path, folder: Path, token: str) -> Fleet:
+    """The fleet of an Edge file, all of its Nodes on this machine under the run's token."""
+    try:
+        loaded = load_edge(config).config
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(EXIT_REFUSED) from None
+    document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    for entry in document["nodes"]:
+        entry["token_hash_sha256"] = hashlib.sha256(token.encode()).hexdigest()
+    edge = folder / "edge.yaml"
+    edge.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    node_files = {}
+    for number, node in enumerate(loaded.nodes):
+        node_files[node.id] = folder / f"node-{number}.yaml"
+        node_files[node.id].write_text(
+            NODE_TEMPLATE.format(node_id=node.id, link=reachable(str(loaded.edge.listen))), encoding="utf-8"
+        )
+    environment = {**os.environ, "IOP_NODE_TOKEN": token}
+    listen = reachable(str(loaded.openai.listen))
+    return Fleet(edge, node_files, environment, str(loaded.admin.listen), listen, loaded.models[0].id)
+
+
+def reachable(listen: str) -> str:
+    """The address by which a program of this machine reaches a listener."""
+    host, _, port = listen.rpartition(":")
+    return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]", "") else listen
+
+
+def run_fleet(stack: ExitStack, children: Children, fleet: Fleet) -> None:
+    """Start Edge and Nodes, say when they are ready, and watch them until a signal comes."""
+    click.echo("starting edge and node", err=True)
+    edge_arguments = ["iop_fast.cli", "edge", "-c", str(fleet.edge_file)]
+    stack.enter_context(children.started("the edge", edge_arguments, fleet.environment))
+    for node_id, file in fleet.node_files.items():
+        node_arguments = ["iop_fast.cli", "node", "-c", str(file)]
+        stack.enter_context(children.started(f"node {node_id}", node_arguments, fleet.environment))
+    wait_until_ready(children, fleet)
+    click.echo(READY_TEXT.format(listen=fleet.listen, model=fleet.model))
+    while True:
+        children.check()
+        time.sleep(0.2)
+
+
+def wait_until_ready(children: Children, fleet: Fleet) -> None:
+    """Wait until every Node is ready."""
     deadline = time.monotonic() + READY_LIMIT_S
     while time.monotonic() < deadline:
-        check_children(children)
+        children.check()
         try:
-            if any(provider["effective"]["capacity"] for provider in get_json(admin, "/status")["providers"]):
-                return
+            nodes = get_json(fleet.admin, "/status")["nodes"]
         except AdminError:
-            pass  # not listening yet; the deadline and check_children bound the wait
+            nodes = []  # not listening yet; the deadline and the check bound the wait
+        if nodes and all(node["link"] == "ready" for node in nodes):
+            return
         time.sleep(0.05)
-    raise click.ClickException(f"no Node became ready within {READY_LIMIT_S:.0f} s; the lines above say why")
-
-
-def check_children(children: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Fail when a child has ended by itself."""
-    for kind, child in children.items():
-        if child.poll() is not None:
-            raise click.ClickException(f"the {kind} ended with exit code {child.returncode}; the lines above say why")
+    raise click.ClickException(f"not every Node became ready within {READY_LIMIT_S:.0f} s; the lines above say why")
