@@ -95,7 +95,7 @@ class Outbox:
 
     `on_sent(run_id, message_number)` of an opening entry is called when its message is handed to the stream, messages
     counted from 1; what it raises goes to the event loop's exception handler. `messages_written` is the number of
-    messages handed over, `queued_bytes` what waits.
+    messages handed over, `queued_bytes` what waits, `is_writing` says that a write is in flight.
     """
 
     __slots__ = (
@@ -114,6 +114,7 @@ class Outbox:
         "_turns",
         "_urgent",
         "_waiter",
+        "is_writing",
         "messages_written",
         "queued_bytes",
     )
@@ -142,6 +143,7 @@ class Outbox:
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next_start_ns = clock.now_ns()
+        self.is_writing = False
         self.messages_written = 0
         self.queued_bytes = 0
 
@@ -262,7 +264,11 @@ class Outbox:
                 on_sent(run_id, self.messages_written)
             except Exception as error:  # noqa: BLE001 - one run's failure must not end the others' writer
                 self._loop.call_exception_handler({"message": f"on_sent of run {run_id} failed", "exception": error})
-        await self._stream.write(b"".join(message.pieces))  # network
+        self.is_writing = True
+        try:
+            await self._stream.write(b"".join(message.pieces))  # network
+        finally:
+            self.is_writing = False
 
     async def _sleep(self, until_ns: int | None) -> None:
         """Wait for `_wake`, at most until a time of the clock."""
