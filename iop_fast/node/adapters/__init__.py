@@ -1,0 +1,60 @@
+"""Adapters: what stands between a run and a backend, made from settings of the payload and this Node's own file.
+
+An adapter is one backend: its connections and its health. Providers with equal settings share one, and it outlives
+refreshes that leave its settings alone. What may change without touching it (timeouts, served models) is given to
+`upstream`, a cheap view of the adapter for one provider of one payload.
+
+A backend that cannot be used as configured raises `BrokenAdapter` with the reason; the others of the Node serve on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from iop_fast.config.payload import AdapterSettings, ProviderPayload
+from iop_fast.config.schema.node import NativeModel, NodeLimits
+from iop_fast.node.health import Health
+from iop_fast.seams import Upstream
+
+
+class BrokenAdapter(Exception):
+    """A backend cannot be used as configured. The text is shown to operators: no addresses, no secrets."""
+
+
+class Adapter(Protocol):
+    """One backend. `health` is its state, always current."""
+
+    @property
+    def health(self) -> Health:
+        """The backend's state."""
+        ...
+
+    def upstream(self, provider: ProviderPayload) -> Upstream:
+        """Return what starts runs for this provider."""
+        ...
+
+    async def close(self) -> None:
+        """Close idle connections and stop looking at the backend. Called once, when its last run has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What adapters may use of this Node.
+
+    `environ` is the process environment, `native_models` the Node's own entries by id. `unix_time` returns whole
+    seconds, for answers that carry a date.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    environ: Mapping[str, str]
+    native_models: Mapping[str, NativeModel]
+    limits: NodeLimits
+    unix_time: Callable[[], int]
+
+
+# Makes the adapter for settings; raises BrokenAdapter.
+Maker = Callable[[AdapterSettings, Surroundings], Adapter]

@@ -1,0 +1,171 @@
+"""What an HTTP tunnel may pass on and where to: endpoints, header fields, and the words for a failed connect.
+
+Pure functions. Nothing here repeats an address or a value of a header in a message: these reach operators and callers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import ssl
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import aiohttp
+import yarl
+
+# RFC 9110, section 7.6.1, and what older software uses in the same sense.
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+# Of a request, what belongs to one connection besides.
+NOT_FORWARDED = frozenset({b"host", b"content-length", b"expect"})
+# A request that carries one of these was given it for exactly this provider; the caller's own never come this far.
+CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key"})
+
+TARGET = re.compile(rb"/[\x21-\x22\x24-\x7e]*")
+ROOT = re.compile(r"(?:/[\x21-\x22\x24-\x3e\x40-\x7e]*)?")
+VERSION_SEGMENT = re.compile(r"v[0-9]+[a-z0-9]*")
+FIELD_FORBIDDEN = re.compile(rb"[\x00\r\n]")
+ERRNO_IN_TEXT = re.compile(r"\[Errno (\d+)\]")
+
+# Errors that mean this machine and not the backend.
+OWN_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+
+Field = tuple[bytes, bytes]
+
+
+class Endpoint(NamedTuple):
+    """Where a backend is. `root` is its path without a slash at the end."""
+
+    origin: str
+    host: str
+    port: int
+    is_tls: bool
+    root: str
+
+    @property
+    def names_version(self) -> bool:
+        """True when the path names a version of an API (`v1`, `v4`, `v1beta`): then it is that API's root."""
+        return any(VERSION_SEGMENT.fullmatch(segment) for segment in self.root.split("/"))
+
+    def url(self, target: bytes) -> yarl.URL:
+        """Return the URL for a request target in origin form; raise ValueError for one that is none.
+
+        The target follows the endpoint's path, whole, or without its own leading `/v1` where the endpoint names a
+        version itself.
+        """
+        if TARGET.fullmatch(target) is None:
+            raise ValueError("expected a request target in origin form, of printable ASCII")
+        path = target.decode("ascii")
+        if self.names_version and (path == "/v1" or path.startswith(("/v1/", "/v1?"))):
+            path = path[3:]
+        return yarl.URL(f"{self.origin}{self.root}{path}", encoded=True)
+
+
+def read_endpoint(text: str) -> Endpoint:
+    """Read an endpoint's URL; raise ValueError with what was expected, without repeating what came."""
+    expected = "expected a URL http(s)://host[:port][/path]"
+    try:
+        url = yarl.URL(text.strip(), encoded=True)
+        port = url.port
+    except ValueError:
+        raise ValueError(expected) from None
+    if url.scheme not in ("http", "https") or not url.raw_host or not port:
+        raise ValueError(expected)
+    if url.raw_user is not None or url.raw_password is not None:
+        raise ValueError("expected no user or password in the URL, name the variable with the key by api_key_env")
+    if url.raw_query_string or url.raw_fragment:
+        raise ValueError("expected a URL without query and fragment")
+    root = url.raw_path.rstrip("/")
+    if ROOT.fullmatch(root) is None or re.fullmatch(r"[0-9A-Za-z.:_%-]+", url.raw_host) is None:
+        raise ValueError(f"{expected}, of printable ASCII without spaces")
+    return Endpoint(str(url.origin()), url.raw_host, port, url.scheme == "https", root)
+
+
+def end_to_end(fields: Iterable[Field], drop: frozenset[bytes] = frozenset()) -> Iterator[Field]:
+    """Yield the fields that go past one connection: not hop-by-hop, not named by Connection, not in `drop`."""
+    listed = list(fields)
+    named = {
+        token.strip().lower() for name, value in listed if name.lower() == b"connection" for token in value.split(b",")
+    }
+    for name, value in listed:
+        lower = name.lower()
+        if lower not in HOP_BY_HOP and lower not in named and lower not in drop:
+            yield name, value
+
+
+def request_fields(fields: Iterable[Field], key: str) -> list[tuple[str, str]]:
+    """Return a request's fields as they go to a provider with a key of its own ("" for none).
+
+    aiohttp writes text as UTF-8, so a value that is UTF-8 arrives as it came and one that is not is read as Latin-1.
+    """
+    kept = list(end_to_end(fields, NOT_FORWARDED))
+    texts = [(name.decode("latin-1"), as_text(value)) for name, value in kept]
+    if key and not any(name.lower() in CREDENTIALS for name, _ in kept):
+        texts.append(("Authorization", f"Bearer {key}"))
+    return texts
+
+
+def as_text(value: bytes) -> str:
+    """Decode a field's value."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def answer_fields(fields: Iterable[Field]) -> list[Field]:
+    """Return an answer's fields as they go to the caller; raise ValueError for one that no HTTP message can hold.
+
+    Where the answer came in chunks, a Content-Length beside them means nothing (RFC 9112, section 6.3) and is dropped.
+    """
+    listed = list(fields)
+    is_coded = any(name.lower() == b"transfer-encoding" for name, _ in listed)
+    kept = list(end_to_end(listed, frozenset({b"content-length"}) if is_coded else frozenset()))
+    if any(FIELD_FORBIDDEN.search(part) for field in kept for part in field):
+        raise ValueError("a header field holds a line end or NUL")
+    return kept
+
+
+def is_own_failure(error: OSError) -> bool:
+    """True when a connect failed for want of something on this machine."""
+    return error_number(error) in OWN_ERRORS
+
+
+def connect_reason(error: OSError) -> str:
+    """Say in a few words why a connect failed."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return connect_reason(error.certificate_error) if isinstance(error.certificate_error, OSError) else "TLS failed"
+    if isinstance(error, aiohttp.ClientConnectorDNSError | socket.gaierror):
+        return "host name not found"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return connect_reason(error.os_error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS failed: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {(error.reason or 'handshake').lower().replace('_', ' ')}"
+    number = error_number(error)
+    return os.strerror(number).lower() if number else "cannot connect"
+
+
+def error_number(error: OSError) -> int:
+    """Return the errno of a failed connect, also of one that tried several addresses; 0 when there is none."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error_number(error.os_error)
+    if error.errno is not None:
+        return error.errno
+    found = ERRNO_IN_TEXT.search(str(error))
+    return int(found[1]) if found else 0
