@@ -312,9 +312,7 @@ def plain_peer(peer: str) -> str:
     return unquote(peer.partition(":")[2])
 
 
-async def serve(
-    address: str, on_stream: OnStream, *, credentials: grpc.ServerCredentials | None = None
-) -> GrpcServer:
+async def serve(address: str, on_stream: OnStream, *, credentials: grpc.ServerCredentials | None = None) -> GrpcServer:
     """Listen on `address` (host:port, port 0 for any) and run `on_stream(stream, peer)` for each session.
 
     `on_stream` runs in a task of its own that is never cancelled; its stream ends by status OK when it returns or lets
