@@ -36,9 +36,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
 from iop_fast import logs
-from iop_fast._core.admission import Outcome, Waiter
+from iop_fast._core.admission import Outcome
 from iop_fast._core.ledger import Lease
 from iop_fast._core.scan import BodyScan, ScanError
+from iop_fast._core.wait_queue import Waiter
 from iop_fast.edge.ages import NO_HANDLE
 from iop_fast.edge.answers import Field, passed_on
 from iop_fast.edge.body import Body, BodyTooLarge, BudgetExhausted

@@ -22,8 +22,9 @@ import asyncio
 from collections.abc import Mapping
 
 from iop_fast import logs
-from iop_fast._core.admission import Admission, Outcome, Owner, Plan, SnapshotRow, Waiter
+from iop_fast._core.admission import Admission, Outcome, Owner, Plan, SnapshotRow
 from iop_fast._core.ledger import Lease
+from iop_fast._core.wait_queue import Waiter
 from iop_fast.seams import Clock
 
 NS_PER_S = 1_000_000_000
