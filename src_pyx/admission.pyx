@@ -272,6 +272,8 @@ cdef class Admission:
             raise ValueError(f"lease {ended.lease_id} is held: only an ended one can be re-admitted")
         if ended.was_readmitted:
             raise ValueError(f"lease {ended.lease_id} was re-admitted before")
+        self.begin(now_ns)
+        ended.was_readmitted = True
         arrival.model = self.names.get(model, NONE)
         arrival.is_long = ended.is_long
         arrival.needs = needs
@@ -279,8 +281,7 @@ cdef class Admission:
         arrival.is_readmitted = True
         arrival.sequence = ended.sequence
         arrival.enqueued_at_ns = ended.enqueued_at_ns
-        answer = self.admit(now_ns, owner, &arrival)
-        return answer
+        return self.admit(now_ns, owner, &arrival)
 
     cdef object admit(self, int64_t now_ns, object owner, Arrival* arrival):
         cdef Waiter waiter = None
