@@ -17,6 +17,7 @@ MODULES = {
     "iop_fast._core.wait_queue": "src_pyx/wait_queue.pyx",
     "iop_fast._core.admission": "src_pyx/admission.pyx",
     "iop_fast._core.scan": "src_pyx/scan.pyx",
+    "iop_fast._hot.chunks": "src_pyx/chunks.pyx",
     "iop_fast._hot.frames": "src_pyx/frames.pyx",
 }
 

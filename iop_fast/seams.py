@@ -78,7 +78,10 @@ class Downstream(Protocol):
         ...
 
     def abort(self) -> None:
-        """Cut the connection without a proper end: the answer is not whole and must not look whole."""
+        """Cut the connection without a proper end: the answer is not whole and must not look whole.
+
+        What was sent before still leaves first, except where the end of the connection would be the end of the answer.
+        """
         ...
 
 
@@ -86,8 +89,9 @@ class RequestHead(NamedTuple):
     """Head of a client's request, checked by the HTTP front.
 
     `path` is the raw path without the query and `query` what follows the question mark (b"" without one). Header names
-    are lower case; hop-by-hop headers and those that Connection names are already gone. `content_length` is None for a
-    chunked body.
+    are lower case; gone already are hop-by-hop headers, those that Connection names, Expect, names that are an alias of
+    such or of a credential with "_" for "-", and Content-Length: `content_length` has it, 0 without a body and None for
+    a chunked one.
     """
 
     method: bytes

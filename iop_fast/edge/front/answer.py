@@ -1,0 +1,216 @@
+"""The answer to one request, framed for HTTP/1.1 or 1.0: the `Downstream` that a service writes to.
+
+An Answer belongs to one request of one connection and is *open* from its making until one of
+- `send(..., end=True)`: the answer is whole; the connection goes on with the next request or closes,
+- `abort`, or a body that does not fit its content-length: cut, never made to look whole,
+- the connection: the client left, or the request turned out broken and was answered by the connection.
+From then on it is detached (it knows no connection) and swallows everything, so that a late caller can neither reach
+the next answer of a kept connection nor a closed transport.
+
+Framing is decided with the head, in this order: no body (HEAD, 204, 304); the content-length given; the length known
+because the whole answer came in one call; chunks; and for HTTP/1.0 the end of the connection.
+
+Each `send` makes one write of one bytes object: uvloop turns every write into a system call and a segment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from iop_fast.seams import Head
+
+if TYPE_CHECKING:
+    from iop_fast.edge.front.connection import Connection
+
+# How the body of an answer is delimited.
+UNDECIDED, NO_BODY, BY_LENGTH, BY_CHUNKS, BY_CLOSE = range(5)
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_PLAIN, _LENGTH, _DATE, _DROPPED, _INVALID = range(5)
+_MEANING = {
+    b"content-length": _LENGTH,
+    b"date": _DATE,
+    b"connection": _DROPPED,
+    b"keep-alive": _DROPPED,
+    b"proxy-connection": _DROPPED,
+    b"transfer-encoding": _DROPPED,
+    b"te": _DROPPED,
+    b"trailer": _DROPPED,
+    b"upgrade": _DROPPED,
+}
+KNOWN_NAMES_MAX = 1024
+KNOWN_NAME_BYTES_MAX = 64
+_known = dict(_MEANING)
+
+
+def _meaning_of(name: bytes) -> int:
+    """Judge a field name that is not in `_known` and remember it: providers use few names, again and again."""
+    meaning = _MEANING.get(name.lower(), _PLAIN) if _TOKEN.fullmatch(name) else _INVALID
+    if len(name) <= KNOWN_NAME_BYTES_MAX and len(_known) < KNOWN_NAMES_MAX:
+        _known[name] = meaning
+    return meaning
+
+
+class Answer:
+    """One answer; see the module's text. Made by the connection only."""
+
+    __slots__ = (
+        "_connection",
+        "_framing",
+        "_is_http10",
+        "_keeps",
+        "_left",
+        "_without_body",
+        "is_open",
+        "is_writable",
+    )
+
+    def __init__(self, connection: Connection, without_body: bool, is_http10: bool, is_writable: bool) -> None:
+        self._connection: Connection | None = connection
+        self._without_body = without_body
+        self._is_http10 = is_http10
+        self._keeps = False
+        self._framing = UNDECIDED
+        self._left = 0
+        self.is_open = True
+        self.is_writable = is_writable
+
+    @property
+    def has_begun(self) -> bool:
+        """True once the head was sent: from then on no other answer can be given."""
+        return self._framing != UNDECIDED
+
+    @property
+    def is_without_body(self) -> bool:
+        """True for the answer to a HEAD request."""
+        return self._without_body
+
+    @property
+    def is_ended_by_close(self) -> bool:
+        """True where the client takes the end of the connection for the end of the answer."""
+        return self._framing == BY_CLOSE
+
+    def detach(self) -> None:
+        """End the answer from the connection's side: nothing more is sent."""
+        self.is_open = False
+        self._connection = None
+
+    def send(self, head: Head | None, pieces: Sequence[bytes], end: bool) -> None:
+        """Send the head (once, first), body pieces and the proper end, in one write; see `Downstream.send`."""
+        connection = self._connection
+        if connection is None:
+            return
+        size = 0
+        for piece in pieces:
+            size += len(piece)
+        if head is not None:
+            assert self._framing == UNDECIDED, "the answer's head was sent already"
+            parts = [self._make_head(connection, head, size, end)]
+        else:
+            assert self._framing != UNDECIDED, "the answer's head comes first"
+            parts = []
+        if not self._add_body(parts, pieces, size, end):
+            self._cut(connection)
+            return
+        if parts:
+            connection.write(b"".join(parts))
+        if end:
+            self.is_open = False
+            self._connection = None
+            connection.on_answer_end(self._keeps)
+
+    def abort(self) -> None:
+        """Cut the connection without a proper end; what was sent before still reaches a client that reads."""
+        if self._connection is not None:
+            self._cut(self._connection)
+
+    def _cut(self, connection: Connection) -> None:
+        self.detach()
+        connection.on_answer_cut(self)
+
+    def _add_body(self, parts: list[bytes], pieces: Sequence[bytes], size: int, end: bool) -> bool:
+        """Add the framed pieces to `parts`; return False where they contradict the content-length."""
+        framing = self._framing
+        if framing == BY_CHUNKS:
+            if size:
+                parts.append(b"%x\r\n" % size)
+                parts += pieces
+                parts.append(b"\r\n0\r\n\r\n" if end else b"\r\n")
+            elif end:
+                parts.append(LAST_CHUNK)
+        elif framing == BY_LENGTH:
+            self._left -= size
+            if self._left < 0 or (end and self._left):
+                return False
+            parts += pieces
+        elif framing == BY_CLOSE:
+            parts += pieces
+        return True
+
+    def _make_head(self, connection: Connection, head: Head, size: int, end: bool) -> bytes:
+        """Decide the framing and render the head; raise ValueError, and change nothing, where it cannot be written."""
+        status = head.status
+        if not 200 <= status <= 599:
+            raise ValueError(f"status of an answer must be 200 to 599, got {status}")
+        parts = [b"HTTP/1.1 %d " % status, head.reason, b"\r\n"]
+        length, has_date = self._add_fields(parts, head.headers)
+        framing, left, line = self._decide_framing(status, length, size, end)
+        if line:
+            parts.append(line)
+        keeps = framing != BY_CLOSE and connection.can_keep
+        if not keeps:
+            parts.append(b"Connection: close\r\n")
+        elif self._is_http10:
+            parts.append(b"Connection: keep-alive\r\n")
+        if not has_date:
+            parts.append(connection.date_line)
+        parts.append(b"\r\n")
+        self._framing = framing
+        self._left = left
+        self._keeps = keeps
+        return b"".join(parts)
+
+    def _add_fields(self, parts: list[bytes], headers: list[tuple[bytes, bytes]]) -> tuple[int, bool]:
+        """Add the answer's own fields to `parts`; return its content-length or -1, and whether it has a Date."""
+        length = -1
+        has_date = False
+        count = 1
+        for name, value in headers:
+            meaning = _known.get(name)
+            if meaning is None:
+                meaning = _meaning_of(name)
+            if meaning != _PLAIN:
+                if meaning == _DROPPED:
+                    continue
+                if meaning == _INVALID:
+                    raise ValueError(f"{name!r} is no name of a header field")
+                if meaning == _LENGTH:
+                    if length >= 0 or not value.isdigit():
+                        raise ValueError(f"content-length of an answer must be one number, got {value!r}")
+                    length = int(value)
+                    continue
+                has_date = True
+            parts += (name, b": ", value, b"\r\n")
+            count += 1
+        block = b"".join(parts)
+        # Whoever wrote the head could otherwise end it early and write an answer of its own (response splitting).
+        if block.count(b"\n") != count or block.count(b"\r") != count or b"\0" in block:
+            raise ValueError("a header field or the reason phrase holds CR, LF or NUL")
+        return length, has_date
+
+    def _decide_framing(self, status: int, length: int, size: int, end: bool) -> tuple[int, int, bytes]:
+        """Return the framing, the bytes that have to come and the header line that says so."""
+        if self._without_body or status == 204 or status == 304:
+            return NO_BODY, 0, b"Content-Length: %d\r\n" % length if length >= 0 and status != 204 else b""
+        if length < 0 and end:
+            length = size
+        if length >= 0:
+            return BY_LENGTH, length, b"Content-Length: %d\r\n" % length
+        if self._is_http10:
+            return BY_CLOSE, 0, b""
+        return BY_CHUNKS, 0, b"Transfer-Encoding: chunked\r\n"

@@ -1,0 +1,562 @@
+"""One client connection: turns bytes into requests and keeps the order, the limits and the deadlines.
+
+States, and what the bytes that come in each of them are:
+
+    HEAD       no request, or a part of its head       kept until the head is whole
+    BODY       a request is open, its body is not whole given to its receiver
+    SERVING    its body is whole, its answer is not    kept unparsed for later (the backlog)
+    DRAINING   its answer is whole, its body is not    read and dropped, bounded
+    CLOSING    our last byte is written                read and dropped until the client closes or a deadline
+    CLOSED     connection_lost was called              none come
+
+    HEAD -> BODY -> SERVING -> HEAD                    the usual round; BODY is skipped when all came in one read
+    BODY -> DRAINING -> HEAD                           answered before the body was read
+    any -> CLOSING -> CLOSED; any -> CLOSED
+
+Rules:
+- There is no task, no timer and no parser per connection, and no cycle of references once a request is over:
+  `_answer` and `_receiver` are dropped with it, the transport in connection_lost.
+- Requests are started one at a time, so answers are in order by themselves. At most `pipelined_bytes` and
+  `pipelined_requests` are kept behind an unfinished request, raw; with more the connection closes after its answer.
+- Reading is never paused: uvloop reports neither FIN nor RST while it is, and a waiting request of a client that left
+  would be granted a slot. Whoever sends FIN before the answer has ended is taken to have left (nginx does the same).
+- The receiver is told of each request's end by exactly one of: its own `send(end=True)` or `abort`, `on_client_gone`.
+- Nothing is written after `connection_lost`: uvloop raises there. `_transport` is None from then on; is_closing() is
+  not asked, it is true too early.
+- Input that breaks the protocol is answered here, once, and the connection closes after it. An error that is found
+  behind a whole request does not touch that request: the bytes are parsed only after its answer.
+
+Deadlines are the front's age lists: `_phase_list` is the one that this connection stands in for its state (head, body
+rate, idle, lingering close), `_stall_handle` its place among those whose client does not take what is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from typing import TYPE_CHECKING, cast
+
+from iop_fast._hot.chunks import ChunkDecoder, ChunkError, PayloadTooLargeError
+from iop_fast.edge.ages import NO_HANDLE, AgeList
+from iop_fast.edge.front.answer import CONTINUE, Answer
+from iop_fast.edge.front.head import Refusal, count_requests, find_head
+from iop_fast.errors import Failure
+from iop_fast.seams import Receiver, RequestHead
+
+if TYPE_CHECKING:
+    from iop_fast.edge.front.listener import Front
+
+HEAD, BODY, SERVING, DRAINING, CLOSING, CLOSED = range(6)
+
+# What is read and dropped of a body that was answered early, to keep the connection; with more to come it closes.
+DRAIN_BYTES_MAX = 65_536
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+logger = logging.getLogger(__name__)
+
+
+class Connection(asyncio.Protocol):
+    """One accepted connection; made by the front, driven by its transport."""
+
+    __slots__ = (
+        "_answer",
+        "_awaits_continue",
+        "_body_bytes",
+        "_body_mark",
+        "_buffer",
+        "_decoder",
+        "_front",
+        "_has_dropped",
+        "_is_starting",
+        "_is_writable",
+        "_keeps_alive",
+        "_left",
+        "_phase_handle",
+        "_phase_list",
+        "_receiver",
+        "_scanned",
+        "_stall_handle",
+        "_stall_taken",
+        "_state",
+        "_transport",
+        "_written",
+    )
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._transport: asyncio.Transport | None = None
+        self._state = HEAD
+        self._buffer: bytes | bytearray = b""  # HEAD: a part of a head; SERVING: the backlog; else empty
+        self._scanned = 0  # HEAD: bytes of the buffer that hold no end of a head
+        self._answer: Answer | None = None  # the open one
+        self._receiver: Receiver | None = None  # of the open answer
+        self._decoder: ChunkDecoder | None = None  # BODY, DRAINING: of a chunked body
+        self._left = 0  # BODY, DRAINING: bytes to come of a body with a known length
+        self._body_bytes = 0  # BODY: bytes that came; DRAINING: bytes dropped
+        self._body_mark = 0  # BODY: _body_bytes when the rate was looked at last
+        self._awaits_continue = False  # BODY: the client waits for a 100 and may never send the body
+        self._keeps_alive = True  # False: the connection closes after the answer that is under way
+        self._has_dropped = False  # input was dropped unread, so an immediate close would reset the connection
+        self._is_starting = False
+        self._is_writable = True
+        self._written = 0
+        self._phase_list: AgeList[Connection] | None = None
+        self._phase_handle = NO_HANDLE
+        self._stall_handle = NO_HANDLE
+        self._stall_taken = 0
+
+    # What the answer asks and calls.
+
+    @property
+    def can_keep(self) -> bool:
+        """True when the connection can outlive an answer that begins now."""
+        if not self._keeps_alive or self._front.is_draining:
+            return False
+        return self._state != BODY or (self._left <= DRAIN_BYTES_MAX and not self._awaits_continue)
+
+    @property
+    def date_line(self) -> bytes:
+        """The Date field for an answer that has none."""
+        return self._front.date_line
+
+    def write(self, block: bytes) -> None:
+        """Hand bytes to the transport. Only an open answer calls this, so the connection is not lost."""
+        transport = self._transport
+        assert transport is not None
+        self._written += len(block)
+        transport.write(block)  # network
+
+    def on_answer_end(self, keeps: bool) -> None:
+        """The open answer is whole and written; `keeps` is what its head said about the connection."""
+        self._answer = self._receiver = None
+        state = self._state
+        is_kept = keeps and self._keeps_alive and not self._front.is_draining
+        if state == SERVING and is_kept:
+            self._state = HEAD
+            if self._is_starting:
+                return  # The loop of _start_requests goes on.
+            if self._buffer:
+                # In a turn of its own: a service's code is running, maybe another request's.
+                self._front.loop.call_soon(self._on_turn)
+            else:
+                self._watch(self._front.idles)
+        elif state == BODY and is_kept and self._left <= DRAIN_BYTES_MAX:
+            self._state = DRAINING
+            self._body_bytes = 0
+            self._watch(self._front.heads)
+        elif state == SERVING and not self._has_dropped:
+            self._close()
+        else:
+            self._linger()
+
+    def on_answer_cut(self, answer: Answer) -> None:
+        """The open answer ended without being whole."""
+        self._answer = self._receiver = None
+        self._front.counters.answers_cut += 1
+        if answer.is_ended_by_close:
+            self._reset()  # An orderly end would make the answer look whole.
+        elif self._state == SERVING and not self._has_dropped:
+            self._close()
+        else:
+            self._linger()
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._front.on_connection(self):
+            self._watch(self._front.heads)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._state = CLOSED
+        self._unwatch()
+        self._unwatch_stall()
+        self._buffer = b""
+        self._decoder = None
+        self._transport = None
+        self._front.on_connection_lost(self)
+        self._drop_request()
+
+    def eof_received(self) -> bool:
+        # A client that half-closes has left, as for nginx: nothing tells it from one that is gone.
+        if self._state != CLOSING:
+            self._close()
+        self._drop_request()
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+        if self._answer is not None:
+            self._answer.is_writable = False
+        self._watch_stall()
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        if self._state != CLOSING:
+            self._unwatch_stall()
+        if self._answer is not None:
+            self._answer.is_writable = True
+            if self._receiver is not None:
+                self._receiver.on_writable()
+        elif self._state == HEAD and self._buffer:
+            self._front.loop.call_soon(self._on_turn)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            state = self._state
+            if state == HEAD:
+                if self._buffer:
+                    self._buffer += data
+                else:
+                    self._buffer = data
+                self._start_requests()
+            elif state == BODY:
+                self._take_body(data)
+            elif state == SERVING:
+                self._keep(data)
+            elif state == DRAINING:
+                self._drain(data)
+        except Exception:
+            logger.exception("connection_failed")
+            self._fail()
+
+    def _on_turn(self) -> None:
+        """Go on with the backlog."""
+        try:
+            self._start_requests()
+        except Exception:
+            logger.exception("connection_failed")
+            self._fail()
+
+    # Requests.
+
+    def _start_requests(self) -> None:
+        """Start what the buffer holds until it runs out, a request is unfinished or the client does not read."""
+        if self._is_starting:
+            return
+        self._is_starting = True
+        try:
+            while self._state == HEAD and self._buffer and self._is_writable and self._start_request():
+                pass
+        finally:
+            self._is_starting = False
+        if self._state == HEAD and not self._buffer:
+            self._watch(self._front.idles)
+
+    def _start_request(self) -> bool:
+        """Parse a request and open it; return False when its head is not whole or was refused."""
+        buffer, front = self._buffer, self._front
+        try:
+            size = find_head(buffer, self._scanned, front.limits)
+            if not size:
+                self._await_head(buffer)
+                return False
+            head = front.parser.parse(bytes(buffer[:size]))
+        except Refusal as refusal:
+            self._refuse(refusal.failure, refusal.message)
+            return False
+        if head.content_length is not None and head.content_length > front.body_bytes_max:
+            self._refuse_body()
+            return False
+        self._scanned = 0
+        self._open(head, bytes(buffer[size:]))
+        return True
+
+    def _await_head(self, buffer: bytes | bytearray) -> None:
+        self._scanned = len(buffer)
+        self._buffer = bytearray(buffer) if type(buffer) is bytes else buffer
+        if self._phase_list is not self._front.heads:
+            self._watch(self._front.heads)
+
+    def _open(self, head: RequestHead, rest: bytes) -> None:
+        """Hand a request to the service; `rest` are the bytes behind its head."""
+        front = self._front
+        parser = front.parser
+        front.counters.requests += 1
+        self._unwatch()
+        self._buffer = b""
+        self._keeps_alive = parser.keep_alive and front.keeps_alive
+        self._answer = answer = Answer(self, head.method == b"HEAD", parser.is_http10, self._is_writable)
+        length = head.content_length
+        if length is None or length > len(rest):
+            self._open_unread(head, answer, rest)
+            return
+        self._state = SERVING
+        if length < len(rest):
+            self._keep(rest[length:])
+        receiver = front.service.open(head, answer)
+        if answer.is_open:
+            self._receiver = receiver
+            if length:
+                receiver.on_body(rest[:length])
+            if answer.is_open:
+                receiver.on_body_complete()
+
+    def _open_unread(self, head: RequestHead, answer: Answer, rest: bytes) -> None:
+        """Open a request whose body is not whole yet, or whose end is not known."""
+        front = self._front
+        self._state = BODY
+        self._decoder = ChunkDecoder(front.body_bytes_max) if head.content_length is None else None
+        self._left = head.content_length or 0
+        self._body_bytes = self._body_mark = 0
+        self._awaits_continue = front.parser.expects_continue and not rest
+        self._watch(front.bodies)
+        receiver = front.service.open(head, answer)
+        if answer.is_open:
+            self._receiver = receiver
+            if self._awaits_continue and not answer.has_begun:
+                self._awaits_continue = False
+                self.write(CONTINUE)
+        if rest and self._state != CLOSING:
+            self.data_received(rest)
+
+    # Bodies.
+
+    def _take_body(self, data: bytes) -> None:
+        """BODY: give the next bytes to the receiver; the last ones complete the request."""
+        receiver = self._receiver
+        assert receiver is not None, "a request in BODY has an open answer"
+        self._awaits_continue = False
+        self._body_bytes += len(data)
+        decoder = self._decoder
+        if decoder is None:
+            left = self._left - len(data)
+            if left > 0:
+                self._left = left
+                receiver.on_body(data)
+                return
+            self._left = 0
+            piece, rest = (data[:left], data[left:]) if left else (data, b"")
+        else:
+            try:
+                piece = decoder.feed(data)
+            except PayloadTooLargeError:
+                self._refuse_body()
+                return
+            except ChunkError as error:
+                self._refuse(Failure.MALFORMED_HTTP, f"malformed chunked body: {error}")
+                return
+            if not decoder.is_complete:
+                if piece:
+                    receiver.on_body(piece)
+                return
+            rest = data[decoder.consumed :]
+            self._decoder = None
+        self._complete_body(receiver, piece, rest)
+
+    def _complete_body(self, receiver: Receiver, piece: bytes, rest: bytes) -> None:
+        self._unwatch()
+        self._state = SERVING
+        if rest:
+            self._keep(rest)
+        if piece:
+            receiver.on_body(piece)
+        if self._receiver is receiver:
+            receiver.on_body_complete()
+
+    def _keep(self, data: bytes) -> None:
+        """SERVING: keep bytes of later requests, unparsed; with too many the connection ends after this answer."""
+        if not self._keeps_alive:
+            self._has_dropped = True
+            return
+        if self._buffer:
+            self._buffer += data
+        else:
+            self._buffer = data
+        limits, backlog = self._front.limits, self._buffer
+        most = limits.pipelined_requests
+        if len(backlog) > limits.pipelined_bytes or (
+            backlog.count(b"\r\n\r\n") >= most and count_requests(backlog, most) > most
+        ):
+            self._keeps_alive = False
+            self._has_dropped = True
+            self._buffer = b""
+
+    def _drain(self, data: bytes) -> None:
+        """DRAINING: drop what is left of a body that was answered early, within bounds."""
+        self._body_bytes += len(data)
+        decoder = self._decoder
+        if decoder is None:
+            left = self._left - len(data)
+            if left > 0:
+                self._left = left
+                return
+            self._left = 0
+            rest = data[left:] if left else b""
+        else:
+            try:
+                decoder.feed(data)
+            except ChunkError:
+                self._linger()
+                return
+            if not decoder.is_complete:
+                if self._body_bytes > DRAIN_BYTES_MAX:
+                    self._linger()
+                return
+            rest = data[decoder.consumed :]
+            self._decoder = None
+        self._state = HEAD
+        self._buffer = rest
+        self._start_requests()
+
+    # Refusals and ends.
+
+    def _refuse_body(self) -> None:
+        self._refuse(Failure.REQUEST_TOO_LARGE, f"the body is larger than {self._front.body_bytes_max} bytes")
+
+    def _refuse(self, failure: Failure, message: str) -> None:
+        """Answer what broke the protocol or a limit, if an answer is possible still, and close."""
+        front = self._front
+        front.counters.count_refusal(failure)
+        answer = self._answer
+        has_begun = self._state == DRAINING or (answer is not None and answer.has_begun)
+        self._keeps_alive = False
+        is_head = answer.is_without_body if answer is not None else self._buffer.lstrip(b"\r\n").startswith(b"HEAD ")
+        self._drop_request()
+        if has_begun:
+            self._linger()
+            return
+        head, body = front.render(failure, message)
+        self._answer = refusal = Answer(self, is_head, False, self._is_writable)
+        self._has_dropped = True
+        refusal.send(head, (body,), True)
+
+    def _fail(self) -> None:
+        """An exception of ours or of the service: this connection ends with it, and no other."""
+        self._front.counters.internal_errors += 1
+        if self._state == CLOSING or self._state == CLOSED:
+            return
+        try:
+            self._refuse(Failure.INTERNAL, "internal error")
+        except Exception:
+            logger.exception("connection_refusal_failed")
+            self._reset()
+
+    def _drop_request(self) -> None:
+        """Tell the receiver of an unfinished request that its client is out of reach."""
+        answer, receiver = self._answer, self._receiver
+        self._answer = self._receiver = None
+        if answer is not None:
+            answer.detach()
+            self._front.counters.requests_dropped += 1
+        if receiver is not None:
+            receiver.on_client_gone()
+
+    def _close(self) -> None:
+        """Close once everything is written. For a client that has nothing more to say."""
+        transport = self._enter_closing()
+        transport.close()
+        if transport.get_write_buffer_size():
+            self._watch_stall()
+
+    def _linger(self) -> None:
+        """End our side, then drop input for a while: closing with unread input resets the connection, and the client
+        could lose the answer (RFC 9112, 9.6)."""
+        transport = self._enter_closing()
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._watch(self._front.lingers)
+        if transport.get_write_buffer_size():
+            self._watch_stall()
+
+    def _enter_closing(self) -> asyncio.Transport:
+        transport = self._transport
+        assert transport is not None
+        self._state = CLOSING
+        self._unwatch()
+        self._buffer = b""
+        self._decoder = None
+        return transport
+
+    def _reset(self) -> None:
+        """Cut the connection at once, with RST, whatever is unwritten."""
+        transport = self._enter_closing()
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        transport.abort()
+
+    def close_if_idle(self) -> None:
+        """Close unless a request, or a part of one, is there."""
+        if self._state == HEAD and not self._buffer:
+            self._close()
+
+    def close_now(self) -> None:
+        """Cut whatever is under way."""
+        if self._state != CLOSED:
+            self._reset()
+
+    def refuse_overload(self) -> None:
+        """Answer a connection above the limit, before its request."""
+        self._refuse(Failure.OVERLOADED, "too many connections")
+
+    # Deadlines: each method is the `on_expired` of one of the front's lists.
+
+    def on_head_late(self) -> None:
+        """A head did not become whole in time, or the rest of a body that was answered early did not come."""
+        self._phase_list = None
+        if self._state == HEAD and self._buffer:
+            self._refuse(Failure.REQUEST_TIMEOUT, "the request's head did not arrive in time")
+        elif self._state == HEAD:
+            self._close()
+        else:
+            self._linger()
+
+    def on_body_late(self) -> None:
+        """A window of the body's minimum rate has passed."""
+        self._phase_list = None
+        if self._body_bytes - self._body_mark < self._front.body_window_bytes_min:
+            self._refuse(Failure.REQUEST_TIMEOUT, "the request's body arrives too slowly")
+        else:
+            self._body_mark = self._body_bytes
+            self._watch(self._front.bodies)
+
+    def on_idle_late(self) -> None:
+        """No request came on a kept connection."""
+        self._phase_list = None
+        self._close()
+
+    def on_linger_late(self) -> None:
+        """The client did not close after our end."""
+        self._phase_list = None
+        transport = self._transport
+        if transport is not None and not transport.get_write_buffer_size():
+            transport.close()
+
+    def on_stall_late(self) -> None:
+        """Look whether the client took anything since this was set."""
+        self._stall_handle = NO_HANDLE
+        transport = self._transport
+        assert transport is not None
+        unsent = transport.get_write_buffer_size()
+        if unsent and self._written - unsent <= self._stall_taken:
+            self._front.counters.stalls += 1
+            self._reset()
+        elif unsent:
+            self._watch_stall()
+        elif self._state == CLOSING:
+            transport.close()
+
+    def _watch(self, ages: AgeList[Connection]) -> None:
+        if self._phase_list is not None:
+            self._phase_list.remove(self._phase_handle)
+        self._phase_list = ages
+        self._phase_handle = ages.add(self)
+
+    def _unwatch(self) -> None:
+        if self._phase_list is not None:
+            self._phase_list.remove(self._phase_handle)
+            self._phase_list = None
+
+    def _watch_stall(self) -> None:
+        transport = self._transport
+        if transport is not None and self._stall_handle == NO_HANDLE:
+            self._stall_taken = self._written - transport.get_write_buffer_size()
+            self._stall_handle = self._front.stalls.add(self)
+
+    def _unwatch_stall(self) -> None:
+        if self._stall_handle != NO_HANDLE:
+            self._front.stalls.remove(self._stall_handle)
+            self._stall_handle = NO_HANDLE

@@ -1,0 +1,229 @@
+"""The HTTP front: listening sockets, what all connections share, and the way down.
+
+Life: made -> started -> (stop_accepting, drain, close_idle in any order) -> closed. A front that drains answers what
+comes with `Connection: close`, so that clients leave by themselves; the application decides how long it waits for
+`wait_empty` and then calls `close`.
+
+All times and clocks come from outside, but for the wall clock of the Date field.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import errno
+import http
+import logging
+import os
+import ssl
+from collections.abc import Callable
+
+from iop_fast.config.schema.front import HttpLimits
+from iop_fast.edge.ages import AgeList, Ticker
+from iop_fast.edge.front.connection import Connection
+from iop_fast.edge.front.head import HeadParser
+from iop_fast.errors import Failure, error_body
+from iop_fast.seams import Clock, Head, Service
+
+NS_PER_MS = 1_000_000
+MS_PER_S = 1_000
+BACKLOG = 4_096
+# How long input is dropped after our end of a connection, before it is closed under the client.
+LINGER_NS = 5_000 * NS_PER_MS
+# Connections above the limit that are being told so; those beyond are cut without a word.
+REFUSED_CONNECTIONS_MAX = 1_024
+TLS_HANDSHAKE_S = 10.0
+
+Render = Callable[[Failure, str], tuple[Head, bytes]]
+
+logger = logging.getLogger(__name__)
+
+
+def render_failure(failure: Failure, message: str) -> tuple[Head, bytes]:
+    """Render a refusal without a request id; a service gives the front its own form."""
+    row = failure.value
+    headers = [(b"content-type", b"application/json"), (b"x-iop-reason", failure.reason.encode("ascii"))]
+    return Head(row.status, reason_phrase(row.status), headers), error_body(failure, message)
+
+
+def reason_phrase(status: int) -> bytes:
+    """Return the registered reason phrase of a status, b"" for one that has none."""
+    try:
+        return http.HTTPStatus(status).phrase.encode("ascii")
+    except ValueError:
+        return b""
+
+
+class FrontCounters:
+    """What happened since the start; read by metrics and status."""
+
+    __slots__ = (
+        "answers_cut",
+        "connections",
+        "internal_errors",
+        "refusals",
+        "requests",
+        "requests_dropped",
+        "stalls",
+    )
+
+    def __init__(self) -> None:
+        self.connections = 0  # accepted, those above the limit included
+        self.requests = 0  # handed to the service
+        self.requests_dropped = 0  # ended by their client or by a refusal before their answer was whole
+        self.answers_cut = 0  # ended by the service without being whole
+        self.stalls = 0  # connections cut because the client took nothing
+        self.internal_errors = 0
+        self.refusals: dict[Failure, int] = {}  # answered by the front itself
+
+    def count_refusal(self, failure: Failure) -> None:
+        """Count a refusal under its row of the error table."""
+        self.refusals[failure] = self.refusals.get(failure, 0) + 1
+
+
+class Front:
+    """Serves HTTP/1.1 and 1.0 for one `Service`, on any number of addresses."""
+
+    def __init__(
+        self,
+        service: Service,
+        limits: HttpLimits,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        render: Render = render_failure,
+        ticker: Ticker | None = None,
+    ) -> None:
+        """`render` makes the head and body of the front's own refusals. A `ticker` given is the caller's to start and
+        stop; without one the front has its own."""
+        self.service = service
+        self.limits = limits
+        self.loop = loop
+        self.render = render
+        self.parser = HeadParser(limits)
+        self.counters = FrontCounters()
+        self.is_draining = False
+        self.keeps_alive = limits.keep_alive_ms > 0
+        self.body_bytes_max = limits.body_bytes
+        self.body_window_bytes_min = limits.body_bytes_per_second * limits.body_grace_ms // MS_PER_S
+        self.date_line = b""
+        self._refresh_date(clock.now_ns())
+
+        self.heads = AgeList(clock, limits.header_ms * NS_PER_MS, Connection.on_head_late)
+        self.bodies = AgeList(clock, limits.body_grace_ms * NS_PER_MS, Connection.on_body_late)
+        self.idles = AgeList(clock, max(limits.keep_alive_ms, 1) * NS_PER_MS, Connection.on_idle_late)
+        self.stalls = AgeList(clock, limits.write_stall_ms * NS_PER_MS, Connection.on_stall_late)
+        self.lingers = AgeList(clock, LINGER_NS, Connection.on_linger_late)
+        self._own_ticker = Ticker(clock, loop) if ticker is None else None
+        self._register(ticker or self._own_ticker)
+
+        self._servers: list[asyncio.Server] = []
+        self._connections: dict[Connection, None] = {}
+        self._refused: dict[Connection, None] = {}
+        self._empty_waiters: list[asyncio.Future[None]] = []
+
+    def _register(self, ticker: Ticker | None) -> None:
+        assert ticker is not None
+        for ages in (self.heads, self.bodies, self.idles, self.stalls, self.lingers):
+            ticker.register(ages.sweep)
+        ticker.register(self._refresh_date)
+
+    def _refresh_date(self, now_ns: int) -> None:
+        self.date_line = b"Date: %s\r\n" % email.utils.formatdate(usegmt=True).encode("ascii")
+
+    @property
+    def connections(self) -> int:
+        """Open connections within the limit."""
+        return len(self._connections)
+
+    @property
+    def port(self) -> int:
+        """Port of the first address; for a listener on port 0 the one that the system chose."""
+        return int(self._servers[0].sockets[0].getsockname()[1])
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen on an address, port 0 for any free one. Raises OSError that names the address where it cannot be had.
+
+        The port is never shared: two Edges on one port would be two ledgers over one fleet.
+        """
+        try:
+            server = await self.loop.create_server(
+                self._make_connection,
+                host,
+                port,
+                backlog=BACKLOG,
+                reuse_port=False,
+                ssl=tls,
+                ssl_handshake_timeout=TLS_HANDSHAKE_S if tls is not None else None,
+            )
+        except OSError as error:
+            raise _named(error, host, port) from None
+        self._servers.append(server)
+        if self._own_ticker is not None and not self._own_ticker.is_running:
+            self._own_ticker.start()
+        logger.info("http_listening address=%s port=%d tls=%s", host, self.port, tls is not None)
+
+    def stop_accepting(self) -> None:
+        """Close the listening sockets; connections stay."""
+        for server in self._servers:
+            server.close()
+
+    def drain(self) -> None:
+        """Close each connection after the answer under way: every answer from here on says `Connection: close`."""
+        self.is_draining = True
+
+    def close_idle(self) -> None:
+        """Close the connections that have no request."""
+        for connection in list(self._connections):
+            connection.close_if_idle()
+
+    async def wait_empty(self) -> None:
+        """Return once no connection is left."""
+        if self._connections:
+            waiter = self.loop.create_future()
+            self._empty_waiters.append(waiter)
+            await waiter
+
+    def close(self) -> None:
+        """Stop listening and cut everything that is left. Idempotent."""
+        self.stop_accepting()
+        self.is_draining = True
+        for connection in [*self._connections, *self._refused]:
+            connection.close_now()
+        if self._own_ticker is not None:
+            self._own_ticker.stop()
+
+    def _make_connection(self) -> Connection:
+        return Connection(self)
+
+    # What connections call.
+
+    def on_connection(self, connection: Connection) -> bool:
+        """Take a new connection in; return False when it was refused instead."""
+        self.counters.connections += 1
+        if len(self._connections) < self.limits.connections:
+            self._connections[connection] = None
+            return True
+        is_told = len(self._refused) < REFUSED_CONNECTIONS_MAX
+        self._refused[connection] = None
+        if is_told:
+            connection.refuse_overload()
+        else:
+            connection.close_now()
+        return False
+
+    def on_connection_lost(self, connection: Connection) -> None:
+        """Forget a connection that is gone."""
+        self._refused.pop(connection, None)
+        self._connections.pop(connection, None)
+        if not self._connections and self._empty_waiters:
+            waiters, self._empty_waiters = self._empty_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+
+def _named(error: OSError, host: str, port: int) -> OSError:
+    number = error.errno or errno.EINVAL
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return OSError(number, f"cannot listen on {address}: {os.strerror(number).lower()}")
