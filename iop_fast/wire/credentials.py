@@ -6,17 +6,22 @@ were prepared on the event loop and touches nothing else. Sessions that are open
 
 from __future__ import annotations
 
+import os
+import ssl
 from pathlib import Path
 
 import grpc
+
+FilePath = str | os.PathLike[str]
 
 
 class ServerIdentity:
     """A server's certificate chain and key in PEM, and `client_ca`, which clients must be signed by if it is given."""
 
-    def __init__(self, certificate_file: Path, key_file: Path, client_ca_file: Path | None = None) -> None:
+    def __init__(self, cert_file: FilePath, key_file: FilePath, client_ca_file: FilePath | None = None) -> None:
         """Read the files; raises OSError."""
-        self._files = (certificate_file, key_file, client_ca_file)
+        client_ca = Path(client_ca_file) if client_ca_file is not None else None
+        self._files = (Path(cert_file), Path(key_file), client_ca)
         self._needs_client = client_ca_file is not None
         self._stamps = self._read_stamps()
         self._configuration = self._read()
@@ -25,7 +30,9 @@ class ServerIdentity:
     def credentials(self) -> grpc.ServerCredentials:
         """Return what the server is bound with."""
         return grpc.dynamic_ssl_server_credentials(
-            self._configuration, self._take_replacement, require_client_authentication=self._needs_client
+            self._configuration,
+            self._take_replacement,  # type: ignore[arg-type]  # the stub forgets that None keeps the one in use
+            require_client_authentication=self._needs_client,
         )
 
     def reload(self) -> bool:
@@ -42,9 +49,9 @@ class ServerIdentity:
         return self._replacement
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
-        certificate, key, client_ca = self._files
+        cert, key, client_ca = self._files
         return grpc.ssl_server_certificate_configuration(
-            [(key.read_bytes(), certificate.read_bytes())], client_ca.read_bytes() if client_ca is not None else None
+            [(key.read_bytes(), cert.read_bytes())], client_ca.read_bytes() if client_ca is not None else None
         )
 
     def _read_stamps(self) -> tuple[tuple[int, int, int], ...]:
@@ -54,11 +61,17 @@ class ServerIdentity:
 
 
 def channel_credentials(
-    ca_file: Path | None = None, certificate_file: Path | None = None, key_file: Path | None = None
+    ca_file: FilePath | None = None, cert_file: FilePath | None = None, key_file: FilePath | None = None
 ) -> grpc.ChannelCredentials:
-    """Return a client's credentials; without `ca_file` the roots that gRPC ships. Raises OSError."""
+    """Return a client's credentials; without `ca_file` the operating system's authorities. Raises OSError."""
     return grpc.ssl_channel_credentials(
-        root_certificates=ca_file.read_bytes() if ca_file is not None else None,
-        private_key=key_file.read_bytes() if key_file is not None else None,
-        certificate_chain=certificate_file.read_bytes() if certificate_file is not None else None,
+        root_certificates=system_authorities() if ca_file is None else Path(ca_file).read_bytes(),
+        private_key=None if key_file is None else Path(key_file).read_bytes(),
+        certificate_chain=None if cert_file is None else Path(cert_file).read_bytes(),
     )
+
+
+def system_authorities() -> bytes | None:
+    """Return the operating system's bundle in PEM; None where there is none: gRPC then takes the one it ships."""
+    bundle = ssl.get_default_verify_paths().cafile
+    return Path(bundle).read_bytes() if bundle is not None else None

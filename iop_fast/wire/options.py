@@ -21,7 +21,8 @@ BATCH_BYTES = 128 * KIB
 # A piece of a body, so that two of them with their tags fit one message. The protocol's limit of a piece is 64 KiB.
 PIECE_BYTES = 64 * KIB - 64
 
-# What may be in flight on a link, in each direction: also what a cancel waits behind.
+# What may be in flight on a link, in each direction, unless the configuration says otherwise: also what a cancel waits
+# behind.
 LINK_WINDOW_BYTES = 256 * KIB
 
 # What one run may have in flight, in each direction.
@@ -33,6 +34,9 @@ MAX_PAYLOAD_BYTES = 64 * MIB
 
 # Calls that one TCP connection may have open: a Node needs one session, a prober one health check.
 MAX_CALLS_PER_CONNECTION = 16
+
+
+WINDOW_OPTION = "grpc.http2.lookahead_bytes"
 
 
 class Option(NamedTuple):
@@ -55,7 +59,7 @@ OPTIONS = (
     Option("grpc.http2.min_ping_interval_without_data_ms", 1000, None, "else the Nodes' pings end in a GOAWAY"),
     Option("grpc.http2.max_ping_strikes", 0, None, "as above"),
     Option("grpc.http2.bdp_probe", 0, 0, "the probe lets 4 MiB pile up behind a slow peer"),
-    Option("grpc.http2.lookahead_bytes", LINK_WINDOW_BYTES, LINK_WINDOW_BYTES, "the link's window, fixed"),
+    Option(WINDOW_OPTION, LINK_WINDOW_BYTES, LINK_WINDOW_BYTES, "the link's window, fixed"),
     Option("grpc.max_receive_message_length", MAX_RECEIVE_BYTES, MAX_RECEIVE_BYTES, "stated, not left to a default"),
     Option("grpc.max_send_message_length", MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES, "our own check comes first"),
     Option("grpc.use_local_subchannel_pool", None, 1, "else gRPC's own back-off outlives the channel"),
@@ -65,11 +69,15 @@ OPTIONS = (
 )
 
 
-def server_options() -> list[tuple[str, int]]:
+def server_options(window_bytes: int = LINK_WINDOW_BYTES) -> list[tuple[str, int]]:
     """Return the Edge's column, as grpc.aio.server takes it."""
-    return [(option.name, option.edge) for option in OPTIONS if option.edge is not None]
+    return [(o.name, _value(o.name, o.edge, window_bytes)) for o in OPTIONS if o.edge is not None]
 
 
-def channel_options() -> list[tuple[str, int]]:
+def channel_options(window_bytes: int = LINK_WINDOW_BYTES) -> list[tuple[str, int]]:
     """Return the Node's column, as grpc.aio.insecure_channel takes it."""
-    return [(option.name, option.node) for option in OPTIONS if option.node is not None]
+    return [(o.name, _value(o.name, o.node, window_bytes)) for o in OPTIONS if o.node is not None]
+
+
+def _value(name: str, value: int, window_bytes: int) -> int:
+    return window_bytes if name == WINDOW_OPTION else value

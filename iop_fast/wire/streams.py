@@ -34,7 +34,7 @@ from grpc import aio
 from iop_fast.seams import MessageStream
 from iop_fast.wire.health import HealthService
 from iop_fast.wire.listening import bind_all
-from iop_fast.wire.options import MAX_MESSAGE_BYTES, channel_options, server_options
+from iop_fast.wire.options import LINK_WINDOW_BYTES, MAX_MESSAGE_BYTES, channel_options, server_options
 
 SERVICE = "iop.runtime.v1.Runtime"
 METHOD = f"/{SERVICE}/Session"
@@ -213,25 +213,35 @@ def _set_done(future: asyncio.Future[None], _: object) -> None:
 
 
 async def dial(
-    address: str, credentials: grpc.ChannelCredentials | None = None, *, limit_s: float = CONNECT_LIMIT_S
+    address: str,
+    credentials: grpc.ChannelCredentials | None = None,
+    *,
+    server_name: str | None = None,
+    window_bytes: int = LINK_WINDOW_BYTES,
+    limit_s: float = CONNECT_LIMIT_S,
 ) -> NodeStream:
     """Connect to an Edge and open the session's stream; raise ConnectionError with a plain reason.
 
-    One attempt on a channel of its own. Returns when the Edge has taken the call, so an address where something else
-    listens fails here. `limit_s` bounds name resolution, connection, TLS and that answer together.
+    One attempt on a channel of its own. Returns when the call is on its way over an HTTP/2 connection; whether an Edge
+    takes it shows in the first read. `server_name` is the name expected in the Edge's certificate instead of the
+    address's host. `limit_s` bounds name resolution, connection and TLS together.
     """
+    options: list[tuple[str, int | str]] = [*channel_options(window_bytes)]
     if credentials is None:
-        channel = aio.insecure_channel(address, options=channel_options())
+        channel = aio.insecure_channel(address, options=options)
     else:
-        channel = aio.secure_channel(address, credentials, options=channel_options())
+        if server_name is not None:
+            options.append(("grpc.ssl_target_name_override", server_name))
+        channel = aio.secure_channel(address, credentials, options=options)
     call = channel.stream_stream(METHOD, None, None)(None)
     stream = NodeStream(channel, call)
     try:
         async with asyncio.timeout(limit_s):
-            await call.initial_metadata()  # network
-            if call.done() and await call.code() is not grpc.StatusCode.OK:
-                reason = plain_status(await call.code(), await call.details())
-                raise ConnectionError(f"cannot open a session with the Edge at {address}: {reason}")
+            await call.wait_for_connection()  # network
+    except aio.AioRpcError as error:
+        stream.abandon()
+        reason = plain_status(error.code(), error.details())
+        raise ConnectionError(f"cannot connect to the Edge at {address}: {reason}") from None
     except TimeoutError:
         stream.abandon()
         raise ConnectionError(f"no answer from the Edge at {address} within {limit_s:g} s") from None
@@ -256,9 +266,9 @@ class GrpcServer:
     their peer does not read.
     """
 
-    def __init__(self, on_stream: OnStream) -> None:
+    def __init__(self, on_stream: OnStream, window_bytes: int) -> None:
         self._on_stream = on_stream
-        self._server = aio.server(options=server_options(), maximum_concurrent_rpcs=MAX_CALLS)
+        self._server = aio.server(options=server_options(window_bytes), maximum_concurrent_rpcs=MAX_CALLS)
         self.health = HealthService(SERVICE)
         self.port = 0
         self.abandoned = 0
@@ -291,10 +301,6 @@ class GrpcServer:
 
     async def _serve_session(self, _: Any, context: aio.ServicerContext[bytes, bytes]) -> None:
         stream = EdgeStream(context, self)
-        try:
-            await context.send_initial_metadata(())  # tells the Node that its call was taken
-        except (aio.BaseError, asyncio.CancelledError):
-            return  # it left already
         session = asyncio.ensure_future(self._on_stream(stream, plain_peer(context.peer())))
         while not session.done():
             try:
@@ -312,7 +318,13 @@ def plain_peer(peer: str) -> str:
     return unquote(peer.partition(":")[2])
 
 
-async def serve(address: str, on_stream: OnStream, *, credentials: grpc.ServerCredentials | None = None) -> GrpcServer:
+async def serve(
+    address: str,
+    on_stream: OnStream,
+    *,
+    credentials: grpc.ServerCredentials | None = None,
+    window_bytes: int = LINK_WINDOW_BYTES,
+) -> GrpcServer:
     """Listen on `address` (host:port, port 0 for any) and run `on_stream(stream, peer)` for each session.
 
     `on_stream` runs in a task of its own that is never cancelled; its stream ends by status OK when it returns or lets
@@ -320,7 +332,7 @@ async def serve(address: str, on_stream: OnStream, *, credentials: grpc.ServerCr
     stream by INTERNAL. Raises OSError, its text
     naming the address, when the address cannot be bound.
     """
-    server = GrpcServer(on_stream)
+    server = GrpcServer(on_stream, window_bytes)
     await server.start(address, credentials)
     return server
 
