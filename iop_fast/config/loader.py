@@ -98,13 +98,15 @@ def _read(path: str | os.PathLike[str]) -> bytes:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         raise _unreadable(name, error) from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ConfigError([Finding(name, 1, 1, "error", "", "is not a regular file, expected a YAML file")])
-        try:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(FILE_BYTES_MAX + 1)
-        except OSError as error:
-            raise _unreadable(name, error) from None
+    except OSError as error:
+        raise _unreadable(name, error) from None
+    finally:
+        os.close(descriptor)
 
 
 def _unreadable(name: str, error: OSError | ValueError) -> ConfigError:

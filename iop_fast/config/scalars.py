@@ -21,11 +21,12 @@ WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,18})")
 DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,18})\.[0-9]{1,18}")
 TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
-# The core types of YAML 1.1 (yaml.org/type) and of YAML 1.2.2 (section 10.3.2) in one expression.
+# The types of YAML 1.1 (yaml.org/type) and of YAML 1.2.2 (section 10.3.2) in one expression. Left out are the truth
+# values y and n of YAML 1.1, which its common readers take for texts.
 ODD = re.compile(
     r"""
       (?P<null>    | ~ | null | Null | NULL )
-    | (?P<truth>   y|Y|yes|Yes|YES|n|N|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF )
+    | (?P<truth>   yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF )
     | (?P<number>  [-+]? 0b [0-1_]+
                  | [-+]? 0x [0-9a-fA-F_]+
                  | [-+]? 0o [0-7_]+

@@ -246,9 +246,7 @@ class _Builder:
 
     def _refuse_tag(self, tag: object, line: int, column: int) -> None:
         if tag is not None:
-            self.remark(
-                line, column, self._location(), f"a tag ({str(tag)[:60]}) has no meaning here, expected a value"
-            )
+            self.remark(line, column, self._location(), f"a tag ({str(tag)[:60]}) has no meaning here")
 
     def _anchor(self, anchor: str | None, node: Node) -> None:
         if anchor is not None:
