@@ -93,15 +93,14 @@ class Health:
             self._timer = self._loop.call_later(self._delay_ms / 1000, self._on_timer)
             self._delay_ms = min(self._delay_ms * 2, self._most_ms)
 
-    async def look(self) -> None:
-        """Attempt to connect now and take what comes out; does nothing for a backend that has no probe."""
+    def look(self) -> asyncio.Task[None] | None:
+        """Attempt to connect now and return the attempt; None for a backend that cannot be looked at."""
         if self._probe is None or self.state is State.BROKEN or self._is_closed:
-            return
+            return None
         if self._attempt is None:
             self._cancel_timer()
-            self._start_attempt()
-        if self._attempt is not None:
-            await asyncio.shield(self._attempt)
+            self._attempt = self._loop.create_task(self._try())
+        return self._attempt
 
     def close(self) -> None:
         """Stop every attempt. Idempotent; nothing is reported any more."""
@@ -113,10 +112,7 @@ class Health:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._start_attempt()
-
-    def _start_attempt(self) -> None:
-        self._attempt = self._loop.create_task(self._try())
+        self.look()
 
     async def _try(self) -> None:
         assert self._probe is not None, "an attempt without a probe"

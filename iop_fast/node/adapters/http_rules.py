@@ -38,6 +38,8 @@ CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key"})
 TARGET = re.compile(rb"/[\x21-\x22\x24-\x7e]*")
 ROOT = re.compile(r"(?:/[\x21-\x22\x24-\x3e\x40-\x7e]*)?")
 VERSION_SEGMENT = re.compile(r"v[0-9]+[a-z0-9]*")
+# What an answer's head may hold in all; it travels in one frame.
+HEAD_BYTES_MAX = 256 * 1024
 FIELD_FORBIDDEN = re.compile(rb"[\x00\r\n]")
 ERRNO_IN_TEXT = re.compile(r"\[Errno (\d+)\]")
 
@@ -137,6 +139,8 @@ def answer_fields(fields: Iterable[Field]) -> list[Field]:
     kept = list(end_to_end(listed, frozenset({b"content-length"}) if is_coded else frozenset()))
     if any(FIELD_FORBIDDEN.search(part) for field in kept for part in field):
         raise ValueError("a header field holds a line end or NUL")
+    if sum(len(name) + len(value) for name, value in kept) > HEAD_BYTES_MAX:
+        raise ValueError(f"its head is over {HEAD_BYTES_MAX} bytes")
     return kept
 
 
