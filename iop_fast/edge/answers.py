@@ -85,6 +85,8 @@ def error_answer(
         (b"x-request-id", request_id),
         (b"x-iop-reason", failure.reason.encode()),
     ]
+    if row.closes:
+        headers.append((b"connection", b"close"))
     if row.retry is not None:
         headers.append((b"x-should-retry", b"true" if row.retry else b"false"))
     headers.extend(extra)

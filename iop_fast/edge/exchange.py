@@ -251,6 +251,9 @@ class Exchange:
 
     def on_granted(self, lease: Lease) -> None:
         """A slot is ours from here on."""
+        if self._state is not State.QUEUED:
+            self._edge.gate.release(lease)
+            return
         self._waiter = None
         self._lease = lease
         try:
@@ -263,6 +266,8 @@ class Exchange:
 
     def on_evicted(self, outcome: Outcome) -> None:
         """The request leaves admission without a slot."""
+        if self._state is not State.QUEUED:
+            return
         self._waiter = None
         try:
             verdict = REFUSALS[outcome]

@@ -23,7 +23,7 @@ from iop_fast.edge.routes import ModelList, ModelPage, Surface, WrongMethod, dia
 from iop_fast.edge.state import EdgeState
 from iop_fast.edge.tunnel import Request
 from iop_fast.errors import Failure
-from iop_fast.seams import Downstream, Receiver, RequestHead
+from iop_fast.seams import Downstream, Head, Receiver, RequestHead
 
 log = logs.get(__name__)
 
@@ -95,6 +95,10 @@ class EdgeService:
             decision = Refusal(INTERNAL_ERROR)
         self._answer(decision, head, request_id, downstream)
         return ANSWERED
+
+    def render(self, failure: Failure, message: str) -> tuple[Head, bytes]:
+        """Build the answer to a request that the front refuses before it knows what it is for."""
+        return answers.error_answer(failure, message, self._edge.new_request_id())
 
     def _decide(self, head: RequestHead, request_id: bytes) -> Request | Page | Refusal:
         edge = self._edge
