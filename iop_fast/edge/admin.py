@@ -1,0 +1,128 @@
+"""The listeners for operators: `admin` (this machine alone, guarded) and `observe` (any address, probes alone).
+
+Both are ordinary aiohttp applications on the Edge's loop. They read the Edge through `status` and `Readiness` and hold
+no state of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import orjson
+from aiohttp import web
+
+from iop_fast import logs
+from iop_fast.edge.admin_guard import refusal
+from iop_fast.edge.links import Links
+from iop_fast.edge.state import EdgeState
+from iop_fast.edge.status import edge_status
+from iop_fast.seams import Clock
+
+log = logs.get(__name__)
+
+NS_PER_S = 1_000_000_000
+
+# Without any Node ready, the Edge calls itself ready after this long: it answers, though with 503 per model.
+NODE_GRACE_NS = 10 * NS_PER_S
+
+# The largest body that any path takes: a candidate configuration (16 MiB) as a JSON string.
+BODY_BYTES_MAX = 40 * 1024 * 1024
+
+JSON_TYPE = "application/json"
+
+
+class Readiness:
+    """Whether a load balancer should send requests here, and if not, why."""
+
+    __slots__ = ("_clock", "_edge", "_links", "_listening_at_ns")
+
+    def __init__(self, edge: EdgeState, links: Links, clock: Clock) -> None:
+        self._edge = edge
+        self._links = links
+        self._clock = clock
+        self._listening_at_ns: int | None = None
+
+    def note_listening(self) -> None:
+        """Every listener is bound."""
+        self._listening_at_ns = self._clock.now_ns()
+
+    def reasons(self) -> list[str]:
+        """Return what stands against being ready; empty when nothing does."""
+        if self._edge.is_draining:
+            return ["draining"]
+        if self._listening_at_ns is None:
+            return ["listeners are not bound yet"]
+        waited_ns = self._clock.now_ns() - self._listening_at_ns
+        if not self._links.was_ready and waited_ns < NODE_GRACE_NS:
+            return ["no node has become ready yet"]
+        return []
+
+
+class AdminView(NamedTuple):
+    """What the paths of both listeners read."""
+
+    edge: EdgeState
+    links: Links
+    readiness: Readiness
+    file_sha256: Callable[[], str]
+    started_at_ns: int
+
+
+def observe_app(view: AdminView) -> web.Application:
+    """Build the application of the `observe` listener."""
+    app = web.Application(client_max_size=1024)
+    add_probes(app, view.readiness)
+    return app
+
+
+def admin_app(view: AdminView, own_hosts: frozenset[str]) -> web.Application:
+    """Build the application of the `admin` listener. `own_hosts` are the host parts of its own address."""
+    app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[guard(own_hosts)])
+    add_probes(app, view.readiness)
+
+    async def get_status(request: web.Request) -> web.Response:
+        return json_answer(edge_status(view.edge, view.links, view.file_sha256(), view.started_at_ns))
+
+    app.router.add_get("/status", get_status)
+    return app
+
+
+def add_probes(app: web.Application, readiness: Readiness) -> None:
+    """Add /livez (the loop answers) and /readyz (send requests here)."""
+
+    async def get_livez(request: web.Request) -> web.Response:
+        return json_answer({"live": True})
+
+    async def get_readyz(request: web.Request) -> web.Response:
+        reasons = readiness.reasons()
+        status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+        return json_answer({"ready": not reasons, "reasons": reasons}, status)
+
+    app.router.add_get("/livez", get_livez)
+    app.router.add_get("/readyz", get_readyz)
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def guard(own_hosts: frozenset[str]) -> Any:
+    """Build the middleware that lets nothing through that `admin_guard` refuses, and logs what it refused."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        headers = {name.lower(): request.headers.getall(name) for name in request.headers}
+        reason = refusal(request.method, headers, own_hosts)
+        if reason is None:
+            return await handler(request)
+        log.warning("admin_refused", method=request.method, path=request.path, reason=reason)
+        return json_answer({"error": {"code": "forbidden", "message": reason}}, HTTPStatus.FORBIDDEN)
+
+    return check
+
+
+def json_answer(content: object, status: int = HTTPStatus.OK) -> web.Response:
+    """Render an answer that no cache keeps."""
+    body = orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    return web.Response(status=status, body=body, content_type=JSON_TYPE, headers={"cache-control": "no-store"})
