@@ -27,7 +27,7 @@ def tidy(value: Any, *, is_properties: bool = False) -> Any:
     return {
         key: tidy(item, is_properties=key in ("properties", "$defs"))
         for key, item in value.items()
-        if key not in ("title", "quiet") and not (key == "default" and item is None)
+        if key not in ("title", "quiet", "ordered") and not (key == "default" and item is None)
     }
 
 

@@ -177,5 +177,5 @@ class EdgeConfig(Section):
         "A listener for probes and metrics; left out, there is none.", apply="restart", default=None
     )
     provider_pool: ProviderPool = setting("The one queue.", apply="live", factory=ProviderPool)
-    models: Entries[Model] = setting("What clients may ask for.", apply="live", default=())
-    nodes: Entries[Node] = setting("The machines and their backends.", apply="restart", default=())
+    models: Entries[Model] = setting("What clients may ask for.", apply="live", default=(), ordered=True)
+    nodes: Entries[Node] = setting("The machines and their backends.", apply="restart", default=(), ordered=True)

@@ -54,6 +54,7 @@ def setting(
     unit: str = "",
     secret: bool = False,
     quiet: bool = False,
+    ordered: bool = False,
     at_limit: str = "",
     **bounds: Any,
 ) -> Any:
@@ -61,7 +62,8 @@ def setting(
 
     `apply` says whether a refresh takes a change over ("live") or refuses it ("restart"). A `secret` value is shown by
     no report, only that it changed; a `quiet` one is not repeated in findings, because what stands there by mistake is
-    often a secret. `at_limit` is what a client sees when the limit is reached.
+    often a secret. `ordered` marks a list whose order means something. `at_limit` is what a client sees when the limit
+    is reached.
     """
     extra: dict[str, Any] = {"apply": apply}
     if unit:
@@ -70,6 +72,8 @@ def setting(
         extra["secret"] = True
     if quiet or secret:
         extra["quiet"] = True
+    if ordered:
+        extra["ordered"] = True
     if at_limit:
         extra["at_limit"] = at_limit
     if factory is not None:
@@ -78,7 +82,7 @@ def setting(
 
 
 def mark(field: FieldInfo, name: str) -> Any:
-    """Return a mark that `setting` left on a field (apply, unit, secret, quiet, at_limit), or None."""
+    """Return a mark that `setting` left on a field (apply, unit, secret, quiet, ordered, at_limit), or None."""
     extra = field.json_schema_extra
     return extra.get(name) if isinstance(extra, Mapping) else None
 

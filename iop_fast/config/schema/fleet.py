@@ -248,4 +248,4 @@ class Node(Section):
     adapters: Entries[Adapter] = setting(
         "Settings that several providers of this Node share.", apply="restart", default=()
     )
-    providers: Entries[Provider] = setting("Its backends.", apply="restart", default=())
+    providers: Entries[Provider] = setting("Its backends.", apply="restart", default=(), ordered=True)
