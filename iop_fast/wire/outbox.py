@@ -35,7 +35,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from iop_fast.seams import Clock, MessageStream
 from iop_fast.wire.options import BATCH_BYTES, MAX_MESSAGE_BYTES
@@ -52,10 +51,8 @@ PACE_SLACK_NS = 500_000
 OnSent = Callable[[int, int], None]
 
 
-class _Entry(NamedTuple):
-    data: bytes
-    is_bulk: bool
-    on_sent: OnSent | None  # set on the entry that opens a run
+# An entry of a run: its bytes, whether it is bulk, and what to call when it opens the run and is sent.
+_Entry = tuple[bytes, bool, OnSent | None]
 
 
 class _Run:
@@ -81,9 +78,9 @@ class _Message:
         self.opened: list[tuple[int, OnSent]] = []
         self.size = 0
 
-    def has_room(self, entry: bytes) -> bool:
-        """True when the entry fits; one that is larger than a whole message goes alone."""
-        return not self.pieces or self.size + len(entry) <= BATCH_BYTES
+    def has_room(self, size: int) -> bool:
+        """True when an entry of this size fits; one that is larger than a whole message goes alone."""
+        return not self.pieces or self.size + size <= BATCH_BYTES
 
     def add(self, entry: bytes) -> None:
         self.pieces.append(entry)
@@ -166,20 +163,21 @@ class Outbox:
         self._control.append(entry)
         self._urgent += 1
         self.queued_bytes += len(entry)
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     def send_run(self, run_id: int, entry: bytes, bulk: bool = True) -> None:
         """Queue an entry of a run behind the run's own. Raises ValueError above `MAX_MESSAGE_BYTES`."""
-        self._send(run_id, _Entry(entry, bulk, None))
+        self._send(run_id, entry, bulk, None)
 
     def send_open(self, run_id: int, entry: bytes, on_sent: OnSent) -> None:
         """Queue the entry that opens a run. Raises ValueError above `MAX_MESSAGE_BYTES`."""
-        self._send(run_id, _Entry(entry, False, on_sent))
+        self._send(run_id, entry, False, on_sent)
 
     def withdraw(self, run_id: int) -> bool:
         """Drop a run whose opening entry is in no message yet and return True; else do nothing and return False."""
         run = self._runs.get(run_id)
-        if run is None or run.entries[0].on_sent is None:
+        if run is None or run.entries[0][2] is None:
             return False
         self.drop_run(run_id)
         return True
@@ -190,9 +188,9 @@ class Outbox:
         if run is None:
             return
         run.is_dropped = True
-        for entry in run.entries:
-            self.queued_bytes -= len(entry.data)
-            self._urgent -= not entry.is_bulk
+        for data, is_bulk, _ in run.entries:
+            self.queued_bytes -= len(data)
+            self._urgent -= not is_bulk
         run.entries.clear()
 
     def close(self) -> None:
@@ -208,23 +206,23 @@ class Outbox:
         self.queued_bytes = 0
         self._wake()
 
-    def _send(self, run_id: int, entry: _Entry) -> None:
-        check_size(entry.data)
+    def _send(self, run_id: int, data: bytes, is_bulk: bool, on_sent: OnSent | None) -> None:
+        check_size(data)
         if self._is_closed:
             return
         run = self._runs.get(run_id)
         if run is None:
             run = self._runs[run_id] = _Run(run_id)
-        run.entries.append(entry)
-        self.queued_bytes += len(entry.data)
-        self._urgent += not entry.is_bulk
+        run.entries.append((data, is_bulk, on_sent))
+        self.queued_bytes += len(data)
+        self._urgent += not is_bulk
         if not run.is_in_turns:
-            if entry.is_bulk or len(entry.data) > PROMPT_MAX_BYTES:
+            if is_bulk or len(data) > PROMPT_MAX_BYTES:
                 run.is_in_turns = True
                 self._turns.append(run)
             else:
                 self._prompt.append(run)
-        if self._urgent or not self._timer:
+        if self._waiter is not None and (self._urgent or self._timer is None):
             self._wake()
 
     # Writing.
@@ -241,6 +239,8 @@ class Outbox:
                     await self._write(self._fill())
         except ConnectionError:
             pass  # the stream has ended: said by `on_closed`
+        except Exception as error:  # noqa: BLE001 - a writer that fails by our fault must be heard of before its link ends
+            self._loop.call_exception_handler({"message": "an outbox failed", "exception": error})
         finally:
             if not self._is_closed:
                 self.close()
@@ -299,7 +299,7 @@ class Outbox:
     def _fill_control(self, message: _Message) -> bool:
         control = self._control
         while control:
-            if not message.has_room(control[0]):
+            if not message.has_room(len(control[0])):
                 return False
             entry = control.popleft()
             self.queued_bytes -= len(entry)
@@ -312,7 +312,7 @@ class Outbox:
         while prompt:
             run = prompt[0]
             if not run.is_dropped:
-                if not message.has_room(run.entries[0].data):
+                if not message.has_room(len(run.entries[0][0])):
                     return False
                 self._take_head(run, message)
             prompt.popleft()
@@ -322,10 +322,13 @@ class Outbox:
         turns = self._turns
         while turns:
             run = turns[0]
-            while run.entries and len(run.entries[0].data) <= run.deficit:
-                if not message.has_room(run.entries[0].data):
+            while run.entries:
+                size = len(run.entries[0][0])
+                if size > run.deficit:
+                    break
+                if not message.has_room(size):
                     return  # the run stays first, with what is left of its turn
-                run.deficit -= len(run.entries[0].data)
+                run.deficit -= size
                 self._take_head(run, message)
             turns.popleft()
             if run.entries:
@@ -334,12 +337,12 @@ class Outbox:
 
     def _take_head(self, run: _Run, message: _Message) -> None:
         """Move a run's first entry into the message; forget the run with its last one."""
-        entry = run.entries.popleft()
-        self.queued_bytes -= len(entry.data)
-        self._urgent -= not entry.is_bulk
-        message.add(entry.data)
-        if entry.on_sent is not None:
-            message.opened.append((run.run_id, entry.on_sent))
+        data, is_bulk, on_sent = run.entries.popleft()
+        self.queued_bytes -= len(data)
+        self._urgent -= not is_bulk
+        message.add(data)
+        if on_sent is not None:
+            message.opened.append((run.run_id, on_sent))
         if not run.entries:
             del self._runs[run.run_id]
 
