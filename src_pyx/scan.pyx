@@ -38,7 +38,7 @@ by script; tests/unit/core/test_scan_estimate.py holds them to counts of public 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
 
@@ -229,29 +229,55 @@ cdef struct Key:
 
 # ---- weights ---------------------------------------------------------------------------------------------------------
 
-# ASCII by kind, in 1/64 tokens; every other code point below U+10000 by its block of 64; the rest one weight.
-cdef enum:
-    LETTER_UNITS = 14
-    DIGIT_UNITS = 28
-    SPACE_UNITS = 6
-    MARK_UNITS = 32
-    ASTRAL_UNITS = 160
+# ASCII by kind (in scan_blocks.h); every other code point below U+10000 by its block of 64; the rest by plane.
+cdef extern from "scan_blocks.h":
+    enum:
+        LETTER_UNITS
+        DIGIT_UNITS
+        SPACE_UNITS
+        MARK_UNITS
+        SCAN_BLOCK
+    int16_t ESCAPE_CHANGE[256]
+    uint8_t IS_ESCAPE[256]
+    const uint8_t *scan_run_words(const uint8_t *p, const uint8_t *end, int stops, uint64_t *units) noexcept nogil
+    const uint8_t *scan_run_avx2(const uint8_t *p, const uint8_t *end, int stops, uint64_t *units) noexcept nogil
+    int scan_can_avx2() noexcept nogil
 
+ctypedef const uint8_t *(*RunReader)(const uint8_t *p, const uint8_t *end, int stops, uint64_t *units) noexcept nogil
+
+cdef enum:
+    TAB_UNITS = 60
+    EMOJI_UNITS = 128
+    ASTRAL_UNITS = 192       # other planes: rare ideographs, mathematical letters, old scripts
+
+cdef RunReader read_run
 cdef uint8_t ASCII_UNITS[128]
 cdef uint8_t BLOCK_UNITS[1024]
 cdef uint8_t IS_PLAIN[256]      # ASCII that stands for itself in a string
+cdef uint8_t ESCAPED[256]       # what a one-letter escape stands for
+cdef int8_t HEX[256]            # value of a hexadecimal digit, -1 for any other byte
 
-# First and last code point of a range (both at a block's edge) and the weight of one of them.
+# First and last code point of a range, both at a block's edge, and the weight of one of them.
 SCRIPT_UNITS = (
-    (0x0080, 0x07FF, 48),       # Latin with marks, Greek, Cyrillic, Hebrew, Arabic
-    (0x0800, 0x1FFF, 96),       # Indic, Thai, Georgian, Khmer and others
-    (0x2000, 0x2FFF, 80),       # punctuation, arrows, mathematics, symbols
-    (0x3000, 0x30FF, 72),       # CJK punctuation, kana
-    (0x3100, 0xABFF, 80),       # CJK ideographs, Yi
-    (0xAC00, 0xD7FF, 72),       # Hangul
+    (0x0080, 0x02FF, 38),       # Latin with marks
+    (0x0300, 0x07FF, 44),       # Greek, Cyrillic, Hebrew, Arabic
+    (0x0800, 0x0DFF, 50),       # Indic
+    (0x0E00, 0x0E7F, 47),       # Thai
+    (0x0E80, 0x1FFF, 96),       # Lao, Tibetan, Georgian, Ethiopic, Khmer and others
+    (0x2000, 0x203F, 48),       # general punctuation, joiners
+    (0x2040, 0x24FF, 80),       # signs, arrows, mathematics
+    (0x2500, 0x25FF, 64),       # boxes and shapes
+    (0x2600, 0x2FFF, 96),       # symbols
+    (0x3000, 0x303F, 60),       # CJK punctuation
+    (0x3040, 0x30FF, 70),       # kana
+    (0x3100, 0x9FFF, 74),       # CJK ideographs
+    (0xA000, 0xABFF, 160),      # Yi and others
+    (0xAC00, 0xD7FF, 78),       # Hangul
     (0xD800, 0xDFFF, LONE_SURROGATE_UNITS),
     (0xE000, 0xF8FF, 192),      # private use
-    (0xF900, 0xFFFF, 96),       # compatibility forms, full width
+    (0xF900, 0xFDFF, 96),       # compatibility forms
+    (0xFE00, 0xFE3F, 64),       # variation selectors
+    (0xFE40, 0xFFFF, 60),       # full width, half width
 )
 
 
@@ -265,15 +291,35 @@ cdef void fill_tables() noexcept:
         elif c == 32:
             ASCII_UNITS[c] = SPACE_UNITS
         else:
-            ASCII_UNITS[c] = MARK_UNITS
+            ASCII_UNITS[c] = TAB_UNITS if c == 9 else MARK_UNITS
     for c in range(256):
         IS_PLAIN[c] = 32 <= c < 128 and c != 34 and c != 92
+        HEX[c] = -1
+    for c in range(16):
+        HEX[b"0123456789abcdef"[c]] = c
+        HEX[b"0123456789ABCDEF"[c]] = c
     for first, last, units in SCRIPT_UNITS:
         for c in range(first >> 6, (last >> 6) + 1):
             BLOCK_UNITS[c] = units
+    for escape, stands_for in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t'):
+        IS_ESCAPE[escape] = True
+        ESCAPED[escape] = stands_for
+        ESCAPE_CHANGE[escape] = ASCII_UNITS[stands_for] - ASCII_UNITS[escape] - MARK_UNITS
+
+
+def block_readers():
+    return ("avx2", "words") if scan_can_avx2() else ("words",)
+
+
+def use_block_reader(str name):
+    global read_run
+    if name not in block_readers():
+        raise ValueError(f"block reader: expected one of {block_readers()}, got {name!r}")
+    read_run = scan_run_avx2 if name == "avx2" else scan_run_words
 
 
 fill_tables()
+use_block_reader(block_readers()[0])
 
 
 cdef inline uint32_t units_of(uint32_t point) noexcept:
@@ -281,7 +327,7 @@ cdef inline uint32_t units_of(uint32_t point) noexcept:
         return ASCII_UNITS[point]
     if point < 0x10000:
         return BLOCK_UNITS[point >> 6]
-    return ASTRAL_UNITS
+    return EMOJI_UNITS if 0x1F000 <= point <= 0x1FAFF else ASTRAL_UNITS
 
 
 cdef inline int64_t tokens_of(uint64_t units) noexcept:
@@ -569,7 +615,7 @@ cdef class BodyScan:
         return self._insert_at
 
     def value_span(self, str key):
-        cdef bytes wanted = key.encode()
+        cdef bytes wanted = key.encode("utf-8", "surrogatepass")
         cdef int index
         self._check_finished()
         for index in range(self._key_count):
@@ -611,8 +657,9 @@ cdef class BodyScan:
         return ScanError(code, param, self._fault_at, f"{what}, at byte {self._fault_at}")
 
     cdef const uint8_t *_fail_at(self, Fault fault, int64_t offset) noexcept:
-        self._fault = fault
-        self._fault_at = offset
+        if self._fault == NO_FAULT:
+            self._fault = fault
+            self._fault_at = offset
         return NULL
 
     cdef inline int64_t _offset(self, const uint8_t *p) noexcept:
@@ -629,7 +676,7 @@ cdef class BodyScan:
         self._piece = piece
         while p != NULL and p < end:
             if self._state < IN_STRING:
-                p = self._take_token(p, end)
+                p = self._take_structure(p, end)
             elif self._state == IN_STRING:
                 p = self._take_string(p, end)
             elif self._state > IN_LITERAL:
@@ -643,36 +690,40 @@ cdef class BodyScan:
         self._base += size
         self._piece = NULL
 
-    cdef const uint8_t *_take_token(self, const uint8_t *p, const uint8_t *end) noexcept:
-        """Skip white space and take the byte behind it, which begins or ends something."""
-        cdef uint8_t c = p[0]
-        while c == 32 or c == 10 or c == 13 or c == 9:
-            p += 1
-            if p == end:
-                return p
+    cdef const uint8_t *_take_structure(self, const uint8_t *p, const uint8_t *end) noexcept:
+        """Take what stands between strings, up to the next string's quote or the end of the piece."""
+        cdef uint8_t c
+        while p != NULL and p < end and self._state < IN_STRING:
             c = p[0]
-        if self._state == AT_COMMA:
-            return self._take_comma(c, p)
-        if self._state == AT_COLON:
-            if c != 58:
-                return self._fail(FAULT_COLON, p)
-            self._state = AT_VALUE
-            return p + 1
-        if self._state == AT_KEY or self._state == AT_FIRST_KEY:
-            if c == 34:
-                return self._begin_key(p)
-            if c == 125 and self._state == AT_FIRST_KEY:
-                return self._close(p)
-            return self._fail(FAULT_KEY if self._state == AT_KEY else FAULT_FIRST_KEY, p)
-        if self._state == AT_VALUE:
-            return self._begin_value(c, p)
-        if self._state == AT_FIRST_ITEM:
-            if c == 93:
-                return self._close(p)
-            return self._begin_value(c, p)
-        if self._state == AT_START:
-            return self._begin_body(c, p)
-        return self._fail(FAULT_TRAILING, p)
+            if c == 32 or c == 10 or c == 13 or c == 9:
+                p += 1
+            elif self._state == AT_COMMA:
+                p = self._take_comma(c, p)
+            elif self._state == AT_VALUE:
+                p = self._begin_value(c, p, end)
+            elif self._state == AT_COLON:
+                if c != 58:
+                    return self._fail(FAULT_COLON, p)
+                self._state = AT_VALUE
+                p += 1
+            elif self._state == AT_KEY or self._state == AT_FIRST_KEY:
+                p = self._begin_member(c, p)
+            elif self._state == AT_FIRST_ITEM:
+                p = self._close(p) if c == 93 else self._begin_value(c, p, end)
+            elif self._state == AT_START:
+                p = self._begin_body(c, p)
+            else:
+                return self._fail(FAULT_TRAILING, p)
+        return p
+
+    cdef inline const uint8_t *_begin_member(self, uint8_t c, const uint8_t *p) noexcept:
+        if c == 34:
+            return self._begin_key(p)
+        if self._state == AT_KEY:
+            return self._fail(FAULT_KEY, p)
+        if c != 125:
+            return self._fail(FAULT_FIRST_KEY, p)
+        return self._close(p)
 
     cdef const uint8_t *_begin_body(self, uint8_t c, const uint8_t *p) noexcept:
         if c == 123:
@@ -685,7 +736,7 @@ cdef class BodyScan:
             return self._fail(FAULT_NOT_OBJECT, p)
         return self._fail(FAULT_BYTE_ORDER_MARK if c == 0xEF else FAULT_START, p)
 
-    cdef const uint8_t *_take_comma(self, uint8_t c, const uint8_t *p) noexcept:
+    cdef inline const uint8_t *_take_comma(self, uint8_t c, const uint8_t *p) noexcept:
         cdef bint is_object = self._frames[self._depth - 1].is_object
         if c == 44:
             self._state = AT_KEY if is_object else AT_VALUE
@@ -694,7 +745,7 @@ cdef class BodyScan:
             return self._close(p)
         return self._fail(FAULT_COMMA_OBJECT if is_object else FAULT_COMMA_ARRAY, p)
 
-    cdef const uint8_t *_begin_value(self, uint8_t c, const uint8_t *p) noexcept:
+    cdef inline const uint8_t *_begin_value(self, uint8_t c, const uint8_t *p, const uint8_t *end) noexcept:
         cdef Frame *frame = &self._frames[self._depth - 1]
         if frame.role == TOP and not self._admit_top_value(<Name>frame.name, c, p):
             return NULL
@@ -710,11 +761,11 @@ cdef class BodyScan:
         elif c == 110:
             self._literal = b"ull"
         else:
-            return self._begin_number(frame, c, p)
+            return self._begin_number(frame, c, p, end)
         if frame.role == SCHEMA:
             self._mark_schema(SCHEMA_SCALAR_UNITS)
         self._state = IN_LITERAL
-        return p + 1
+        return self._take_literal(p + 1, end)
 
     cdef bint _admit_top_value(self, Name name, uint8_t c, const uint8_t *p) noexcept:
         """Note where a top-level value begins; refuse one of the wrong type where the type matters."""
@@ -888,43 +939,106 @@ cdef class BodyScan:
         self._high = 0
 
     cdef const uint8_t *_take_string(self, const uint8_t *p, const uint8_t *end) noexcept:
-        """Take the open string up to its closing quote, to an escape, or to the end of the piece."""
+        """Take the open string up to its closing quote, or to where the piece or what is plain in it ends."""
         cdef const uint8_t *start
         cdef uint8_t c
+        cdef int stops = self._text_limit != 0
         while p < end:
             start = p
-            p = self._take_ascii(p, end)
+            p = self._take_plain(p, end, stops)
             if p != start:
                 self._drop_high()
-                if self._text_limit:
+                if stops:
                     self._keep(start, p - start, p - start)
                     if self._fault != NO_FAULT:
                         return NULL
                 if p == end:
                     return p
             c = p[0]
-            if c == 34:
-                return self._close_string(p)
             if c == 92:
-                self._state = IN_ESCAPE
-                return p + 1
-            if c < 32:
-                return self._fail(FAULT_CONTROL, p)
-            p = self._begin_character(c, p)
-            if p != NULL and p < end:
-                p = self._take_character(p, end)
+                p = self._take_spelled(p, end)
+            else:
+                self._drop_high()
+                if self._fault != NO_FAULT:
+                    return NULL
+                if c == 34:
+                    return self._close_string(p)
+                if c < 32:
+                    return self._fail(FAULT_CONTROL, p)
+                p = self._take_wide(p, end)
             if p == NULL or self._state != IN_STRING:
                 return p
         return p
 
-    cdef const uint8_t *_take_ascii(self, const uint8_t *p, const uint8_t *end) noexcept:
-        if self._weighs:
-            while p < end and IS_PLAIN[p[0]]:
-                self._string_units += ASCII_UNITS[p[0]]
+    cdef inline const uint8_t *_take_plain(self, const uint8_t *p, const uint8_t *end, int stops) noexcept:
+        """Take what stands for itself, and with it one-letter escapes unless the bytes are kept."""
+        cdef uint64_t units = 0
+        if end - p >= SCAN_BLOCK:
+            p = read_run(p, end, stops, &units)
+        while p < end:
+            if IS_PLAIN[p[0]]:
+                units += ASCII_UNITS[p[0]]
                 p += 1
-        else:
-            while p < end and IS_PLAIN[p[0]]:
+            elif p[0] == 92 and not stops and end - p > 1 and IS_ESCAPE[p[1]]:
+                units += ASCII_UNITS[ESCAPED[p[1]]]
+                p += 2
+            else:
+                break
+        self._string_units += units
+        return p
+
+    cdef const uint8_t *_take_spelled(self, const uint8_t *p, const uint8_t *end) noexcept:
+        """Take \\u escapes that are whole; leave the first that is not, or what else the backslash begins."""
+        cdef int high, low
+        cdef uint32_t unit
+        cdef uint64_t units = 0
+        while end - p >= 6:
+            if p[0] != 92 or p[1] != 117:
+                if self._high or self._text_limit or p[1] != 92 or not IS_PLAIN[p[0]]:
+                    break
+                units += ASCII_UNITS[p[0]]
                 p += 1
+                continue
+            high = (HEX[p[2]] << 4) | HEX[p[3]]
+            low = (HEX[p[4]] << 4) | HEX[p[5]]
+            if high < 0 or low < 0:
+                break
+            unit = (high << 8) | low
+            if self._high or self._text_limit or 0xD800 <= unit <= 0xDFFF:
+                self._add_unit(unit)
+                if self._fault != NO_FAULT:
+                    return NULL
+            else:
+                units += units_of(unit)
+            p += 6
+        self._string_units += units
+        if p < end and p[0] == 92:
+            self._state = IN_ESCAPE
+            return p + 1
+        return p
+
+    cdef const uint8_t *_take_wide(self, const uint8_t *p, const uint8_t *end) noexcept:
+        """Take characters of three bytes and single ASCII characters between them; begin any other."""
+        cdef uint32_t word, block
+        cdef uint64_t units = 0
+        while end - p >= 4 and not self._text_limit:
+            memcpy(&word, p, 4)
+            if (word & 0xC0C0F0) == 0x8080E0:
+                block = ((word & 0x0F) << 6) | ((word >> 8) & 0x3F)
+                if block < 0x800 >> 6 or 0xD800 >> 6 <= block <= 0xDFFF >> 6:
+                    break
+                units += BLOCK_UNITS[block]
+                p += 3
+            elif (word & 0x8080) == 0x8000 and IS_PLAIN[p[0]]:
+                units += ASCII_UNITS[p[0]]
+                p += 1
+            else:
+                break
+        self._string_units += units
+        if p < end and p[0] >= 0x80:
+            p = self._begin_character(p[0], p)
+            if p != NULL and p < end:
+                p = self._take_character(p, end)
         return p
 
     cdef void _keep(self, const uint8_t *bytes_, size_t size, size_t characters) noexcept:
@@ -945,8 +1059,7 @@ cdef class BodyScan:
         """Count and keep one decoded code point, surrogates by themselves included."""
         cdef uint8_t encoded[4]
         cdef int size
-        if self._weighs:
-            self._string_units += units_of(point)
+        self._string_units += units_of(point)
         if not self._text_limit:
             return
         if point < 0x80:
@@ -979,7 +1092,6 @@ cdef class BodyScan:
 
     cdef const uint8_t *_begin_character(self, uint8_t c, const uint8_t *p) noexcept:
         """Take the first byte of a character of several bytes (Unicode table 3-7)."""
-        self._drop_high()
         self._lowest = 0x80
         self._highest = 0xBF
         if 0xC2 <= c <= 0xDF:
@@ -1033,25 +1145,14 @@ cdef class BodyScan:
                 self._point = 0
                 return p
             self._drop_high()
-            if c == 110:
-                c = 10
-            elif c == 116:
-                c = 9
-            elif c == 114:
-                c = 13
-            elif c == 98:
-                c = 8
-            elif c == 102:
-                c = 12
-            elif c != 34 and c != 92 and c != 47:
+            if not IS_ESCAPE[c]:
                 return self._fail(FAULT_ESCAPE, p - 1)
             self._state = IN_STRING
-            self._add_point(c)
+            self._add_point(ESCAPED[c])
             return p if self._fault == NO_FAULT else NULL
         while p < end:
-            c = p[0]
-            digit = c - 48 if 48 <= c <= 57 else (c | 32) - 87
-            if not (48 <= c <= 57 or 97 <= (c | 32) <= 102):
+            digit = HEX[p[0]]
+            if digit < 0:
                 return self._fail(FAULT_HEX, p)
             self._point = (self._point << 4) | <uint32_t>digit
             self._missing -= 1
@@ -1079,10 +1180,9 @@ cdef class BodyScan:
 
     cdef const uint8_t *_close_string(self, const uint8_t *p) noexcept:
         cdef Frame *frame = &self._frames[self._depth - 1]
-        self._drop_high()
-        if self._fault != NO_FAULT:
-            return NULL
-        if frame.role == SOURCE:
+        if not self._weighs:
+            pass
+        elif frame.role == SOURCE:
             frame.held += self._string_units
         else:
             self._units += self._string_units
@@ -1167,7 +1267,7 @@ cdef class BodyScan:
 
     # -- numbers and literals --
 
-    cdef const uint8_t *_begin_number(self, Frame *frame, uint8_t c, const uint8_t *p) noexcept:
+    cdef inline const uint8_t *_begin_number(self, Frame *frame, uint8_t c, const uint8_t *p, const uint8_t *end) noexcept:
         if c == 45:
             self._state = IN_MINUS
         elif c == 48:
@@ -1180,7 +1280,7 @@ cdef class BodyScan:
             self._units += UNITS_PER_TOKEN
         elif frame.role == SCHEMA:
             self._mark_schema(SCHEMA_SCALAR_UNITS)
-        return p + 1
+        return self._take_number(p + 1, end)
 
     cdef const uint8_t *_take_number(self, const uint8_t *p, const uint8_t *end) noexcept:
         cdef uint8_t c
