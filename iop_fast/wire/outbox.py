@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, KeysView
 
 from iop_fast.seams import Clock, MessageStream
 from iop_fast.wire.options import BATCH_BYTES, MAX_MESSAGE_BYTES
@@ -147,6 +147,11 @@ class Outbox:
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"{self.queued_bytes} bytes of {len(self._runs)} runs queued"
         return f"<Outbox {self.messages_written} messages written, {state}>"
+
+    @property
+    def queued_runs(self) -> KeysView[int]:
+        """Ids of the runs that have something queued."""
+        return self._runs.keys()
 
     # Queueing.
 
