@@ -1,0 +1,314 @@
+"""The Edge's program: builds its parts, binds its listeners, and takes them down again.
+
+`Edge` is one running Edge and may stand in any process, tests included. `run_edge` is the program around it: the
+configuration file, signals, garbage collection, exit codes.
+
+Start. Listeners are bound in this order, so that clients can connect only when everything behind the front is there:
+link, admin, observe, front. What is bound is taken down again when a later one fails.
+
+Stop. `drain` first: readiness false, new requests refused and waiting ones ended with 503 `draining`, the Nodes told;
+running answers get their limit. Then `stop`, which takes everything down in the reverse order of the start and waits
+for nothing that another side decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import TypeVar
+
+from iop_fast import logs
+from iop_fast._core.clock import MonotonicClock
+from iop_fast.config.catalog import build_catalog
+from iop_fast.config.loader import Loaded, load_edge
+from iop_fast.config.payload import compile_payload
+from iop_fast.config.schema import EdgeConfig, ServerTls
+from iop_fast.config.schema.fields import parse_address
+from iop_fast.edge.admin import AdminView, Readiness, admin_app, observe_app
+from iop_fast.edge.ages import Ticker
+from iop_fast.edge.front.listener import Front
+from iop_fast.edge.gate import Gate
+from iop_fast.edge.links import LinkLimits, Links
+from iop_fast.edge.registration import Registrar
+from iop_fast.edge.runtime import Runtime
+from iop_fast.edge.service import EdgeService
+from iop_fast.edge.sites import UNIX, Site
+from iop_fast.edge.state import EdgeState
+from iop_fast.edge.tls import HttpIdentity
+from iop_fast.errors import ConfigError
+from iop_fast.wire import streams
+from iop_fast.wire.credentials import ServerIdentity
+
+T = TypeVar("T", HttpIdentity, ServerIdentity)
+
+log = logs.get(__name__)
+
+EXIT_OK, EXIT_FAILED, EXIT_REFUSED = 0, 1, 2
+
+# How often a drain looks whether the last run has ended.
+DRAIN_LOOK_S = 0.05
+# What calls of Nodes get to end when the Edge stops; they have been told and closed before.
+LINK_GRACE_S = 0.2
+# Stopping waits for nothing that another side decides, so it takes no time; past this the process ends all the same.
+STOP_LIMIT_S = 10.0
+
+# Thresholds of the garbage collector (allocations per young collection; collections per older one): requests leave no
+# cycles, so a rare collection finds nothing, and a full one must not walk what start-up made.
+GC_THRESHOLDS = (50_000, 20, 100)
+
+
+class StartError(Exception):
+    """The Edge cannot start. The message says why, for whoever started it."""
+
+
+class Edge:
+    """One Edge. `start` and `stop` are called once each, on the loop that it runs on."""
+
+    def __init__(self, loaded: Loaded[EdgeConfig], random: Random | None = None) -> None:
+        config = loaded.config
+        self._loaded = loaded
+        self._loop = asyncio.get_running_loop()
+        self._clock = MonotonicClock()
+        payloads = {node.id: compile_payload(config, node.id) for node in config.nodes}
+        runtime = Runtime.build(config, build_catalog(config), payloads)
+        self.links = Links(LinkLimits.of(config.edge.link))
+        self.gate = Gate(runtime.plan(self.links.is_reported_up), self._clock, self._loop)
+        seeded = Random(SystemRandom().getrandbits(128)) if random is None else random
+        self.state = EdgeState(runtime, self.gate, self.links, self._clock, seeded)
+        self.readiness = Readiness(self.state, self.links, self._clock)
+        self._registrar = Registrar(self.state, self.links, self._loop)
+        self._ticker = Ticker(self._clock, self._loop)
+        self._ticker.register(self.state.cancelling.sweep)
+        service = EdgeService(self.state)
+        self.front = Front(
+            service,
+            config.openai.limits,
+            self._clock,
+            self._loop,
+            render=service.render,
+            ticker=self._ticker,
+        )
+        self._view = AdminView(self.state, self.links, self.readiness, lambda: loaded.sha256, self._clock.now_ns())
+        self._admin: Site | None = None
+        self._link_server: streams.GrpcServer | None = None
+        self._stack = AsyncExitStack()
+
+    # Where it listens.
+
+    @property
+    def http_port(self) -> int:
+        """Port of the OpenAI-compatible listener."""
+        return self.front.port
+
+    @property
+    def link_port(self) -> int:
+        """Port that Nodes dial."""
+        assert self._link_server is not None
+        return self._link_server.port
+
+    @property
+    def admin_port(self) -> int:
+        """Port of the admin listener, 0 when it is a unix socket."""
+        assert self._admin is not None
+        return self._admin.port
+
+    # Start.
+
+    async def start(self) -> None:
+        """Bind every listener; raise StartError, with nothing left running, when one cannot be had."""
+        config = self._loaded.config
+        async with AsyncExitStack() as stack:
+            stack.callback(self.gate.close)
+            self._ticker.start()
+            stack.callback(self._ticker.stop)
+            try:
+                await self._start_link(config, stack)
+                await self._start_sites(config, stack)
+                await self._start_front(config, stack)
+            except OSError as error:
+                raise StartError(error.strerror or str(error)) from None
+            self._stack = stack.pop_all()
+        self.readiness.note_listening()
+        log.info(
+            "edge_started",
+            edge=config.edge.id,
+            http=config.openai.listen,
+            http_port=self.http_port,
+            link=config.edge.listen,
+            link_port=self.link_port,
+            admin=config.admin.listen,
+            revision=self.state.runtime.revision,
+            file_sha256=self._loaded.sha256,
+        )
+
+    async def _start_link(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
+        credentials = None
+        if config.edge.tls is not None:
+            identity = self._read_identity(config.edge.tls, "edge.tls", server_identity)
+            credentials = identity.credentials()
+        self._link_server = await streams.serve(
+            config.edge.listen,
+            self._registrar.serve,
+            credentials=credentials,
+            window_bytes=config.edge.link.window_bytes,
+        )
+        stack.push_async_callback(self._link_server.stop, LINK_GRACE_S)
+        stack.callback(self.links.close_all, "the Edge stops")
+
+    async def _start_sites(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
+        listen = config.admin.listen
+        own_hosts = frozenset() if listen.startswith(UNIX) else frozenset({parse_address(listen)[0].lower()})
+        self._admin = Site(admin_app(self._view, own_hosts))
+        await self._admin.start(listen)
+        stack.push_async_callback(self._admin.stop)
+        if config.observe is not None:
+            observe = Site(observe_app(self._view))
+            await observe.start(config.observe.listen)
+            stack.push_async_callback(observe.stop)
+
+    async def _start_front(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
+        context = None
+        if config.openai.tls is not None:
+            context = self._read_identity(config.openai.tls, "openai.tls", HttpIdentity).context
+        await self.front.start(*parse_address(config.openai.listen), tls=context)
+        stack.callback(self.front.close)
+
+    def _read_identity(self, tls: ServerTls, section: str, read: Callable[[ServerTls], T]) -> T:
+        """Read a certificate and have the ticker look for a newer one."""
+        try:
+            identity = read(tls)
+        except OSError as error:
+            raise StartError(f"{section}: cannot use {tls.cert_file} and {tls.key_file}: {error}") from None
+        self._ticker.register(lambda now_ns: reload_identity(identity, section))
+        return identity
+
+    # Stop.
+
+    async def drain(self) -> None:
+        """Stop taking requests and let running answers end, within `openai.limits.drain_ms`."""
+        config = self._loaded.config
+        limit_ms = config.openai.limits.drain_ms
+        log.info("edge_draining", runs=self.links.run_count, waiting=self.gate.waiting, limit_ms=limit_ms)
+        deadline = self._loop.time() + limit_ms / 1000
+        self.state.start_draining()
+        self.front.drain()
+        self.front.close_idle()
+        self.links.say_draining(config.edge.link.reconnect_after_ms, limit_ms)
+        while self.links.run_count and self._loop.time() < deadline:  # noqa: ASYNC110 - see the next line
+            await asyncio.sleep(DRAIN_LOOK_S)  # the dispatch takes ended runs out of their table without a word
+        self.front.stop_accepting()
+        self.front.close_idle()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.front.wait_empty()
+        except TimeoutError:
+            log.warning("drain_limit_reached", runs=self.links.run_count, connections=self.front.connections)
+
+    async def stop(self) -> None:
+        """Take everything down at once; what still runs is cut."""
+        await self._stack.aclose()
+        await streams.settle(LINK_GRACE_S)
+        log.info("edge_stopped", edge=self._loaded.config.edge.id)
+
+
+def server_identity(tls: ServerTls) -> ServerIdentity:
+    """Read the link's certificate."""
+    return ServerIdentity(tls.cert_file, tls.key_file, tls.client_ca_file)
+
+
+def reload_identity(identity: HttpIdentity | ServerIdentity, section: str) -> None:
+    """Take over a replaced certificate; a broken one is said and the one in use kept."""
+    try:
+        if identity.reload():
+            log.info("certificate_reloaded", section=section)
+    except OSError as error:
+        log.error("certificate_not_reloaded", section=section, error=error)
+
+
+# The program.
+
+
+async def run_edge(config_path: Path) -> int:
+    """Run an Edge until a signal ends it; return the exit code.
+
+    0 after a stop, 1 when it cannot start or a second signal cut the drain, 2 when the configuration is refused.
+    """
+    try:
+        loaded = load_edge(config_path)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return EXIT_REFUSED
+    logs.setup(loaded.config.edge.log.level)
+    for warning in loaded.warnings:
+        log.warning("config_warning", finding=warning)
+    raise_file_limit()
+    signals = Signals(asyncio.get_running_loop())
+    edge = Edge(loaded)
+    try:
+        await edge.start()
+    except StartError as error:
+        print(f"iop edge: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    tune_collector()
+    await signals.first.wait()
+    code = await drain_until_cut(edge, signals)
+    watchdog = threading.Timer(STOP_LIMIT_S, os._exit, (code,))
+    watchdog.daemon = True
+    watchdog.start()
+    await edge.stop()
+    watchdog.cancel()
+    return code
+
+
+class Signals:
+    """SIGTERM and SIGINT as two events: the first asks to drain, the second to stop at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        log.info("signal", name=signal.Signals(number).name, again=self.first.is_set())
+        (self.second if self.first.is_set() else self.first).set()
+
+
+async def drain_until_cut(edge: Edge, signals: Signals) -> int:
+    """Drain, unless a second signal comes first."""
+    draining = asyncio.create_task(edge.drain())
+    cut = asyncio.create_task(signals.second.wait())
+    await asyncio.wait((draining, cut), return_when=asyncio.FIRST_COMPLETED)
+    is_drained = draining.done()
+    for task in (draining, cut):
+        task.cancel()
+    await asyncio.gather(draining, cut, return_exceptions=True)
+    if is_drained:
+        draining.result()
+    return EXIT_OK if is_drained else EXIT_FAILED
+
+
+def tune_collector() -> None:
+    """Keep what start-up made out of every later collection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def raise_file_limit() -> None:
+    """Allow as many open files as the system lets this process have: each client's connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:
+            log.warning("file_limit_kept", soft=soft, hard=hard, error=error)
