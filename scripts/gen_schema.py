@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from iop_fast.config.schema import EdgeConfig, NodeConfig
+from iop_fast.config.schema.fields import Section
 
 FOLDER = Path(__file__).resolve().parents[1] / "configs"
-FILES = {"edge.schema.json": EdgeConfig, "node.schema.json": NodeConfig}
+FILES: dict[str, type[Section]] = {"edge.schema.json": EdgeConfig, "node.schema.json": NodeConfig}
 
 
 def tidy(value: Any, *, is_properties: bool = False) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from iop_fast.config.loader import load_edge, load_node
 from iop_fast.config.schema import EdgeConfig, NodeConfig
 from iop_fast.config.schema.fields import Section, child, is_section, mark, unwrap
-from scripts import gen_schema
+from scripts import gen_config_docs, gen_schema
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
@@ -76,6 +76,30 @@ def test_examples_show_the_defaults() -> None:
 @pytest.mark.parametrize("name", sorted(gen_schema.FILES))
 def test_json_schemas_are_fresh(name: str) -> None:
     assert gen_schema.is_fresh(name), "run scripts/gen_schema.py"
+
+
+def test_the_reference_page_is_fresh_and_has_a_card_for_every_key() -> None:
+    assert gen_config_docs.is_fresh(), "run scripts/gen_config_docs.py"
+    page = gen_config_docs.TARGET.read_text(encoding="utf-8")
+    for path in (
+        "nodes[].providers[].capacity",
+        "openai.limits.body_bytes",
+        "provider_pool.max_queue",
+        "cli_profiles[].id",
+    ):
+        assert f"#### `{path}`" in page
+    assert page.count("#### ") == sum(
+        not is_section(unwrap(field.annotation))
+        for model in (EdgeConfig, NodeConfig)
+        for _, one in gen_config_docs.sections(model, "")
+        for field in one.model_fields.values()
+    )
+
+
+@pytest.mark.parametrize("script", [gen_schema, gen_config_docs])
+def test_generators_check_without_writing(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert script.main(["--check"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", ["edge.yaml", "edge.minimal.yaml", "node.yaml"])
