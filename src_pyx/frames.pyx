@@ -278,8 +278,11 @@ def encode_end(uint64_t run_id, end not None):
     if type(end) is not End:
         raise TypeError(f"expected an End, got {type(end).__name__}")
     cdef int32_t status = <object>PyTuple_GET_ITEM(end, 0)
+    cdef object said = <object>PyTuple_GET_ITEM(end, 1)
+    if type(said) is not str:
+        raise TypeError(f"expected str, got {type(said).__name__}")
     # A run's end must reach the Edge whatever an operating system put into an error text.
-    cdef bytes detail = (<str>(<object>PyTuple_GET_ITEM(end, 1))).encode("utf-8", "replace")
+    cdef bytes detail = (<str>said).encode("utf-8", "replace")
     cdef object usage = <object>PyTuple_GET_ITEM(end, 2)
     cdef uint64_t prompt = 0, completion = 0, cached = 0
     cdef Py_ssize_t usage_size = 0

@@ -9,7 +9,7 @@ Encoding raises TypeError for a wrong type (names, values and paths are bytes), 
 field does not hold, ValueError for text that is no Unicode and for more than `MAX_HEADERS` header fields.
 """
 
-from typing import Final, Protocol
+from typing import Final, Protocol, type_check_only
 
 from iop_fast.seams import EdgeRun, End, Head, TunnelRequest
 
@@ -34,6 +34,7 @@ def encode_cancel(run_id: int) -> bytes: ...
 def encode_frame(frame: bytes) -> bytes:
     """Wrap a serialized runtime_pb2.Frame as an entry."""
 
+@type_check_only
 class EdgeSide(Protocol):
     def on_control(self, frame: bytes) -> None:
         """A session frame, or an event of a known normalized run: a serialized runtime_pb2.Frame."""
@@ -44,6 +45,7 @@ class EdgeSide(Protocol):
         That run ends with `internal`, the others go on. It is still in the table, unless its callback removed it.
         """
 
+@type_check_only
 class NodeSide(Protocol):
     def on_open(self, run_id: int, request: TunnelRequest) -> None: ...
     def on_body(self, run_id: int, piece: bytes, complete: bool) -> None: ...

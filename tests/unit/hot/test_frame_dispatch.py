@@ -1,0 +1,347 @@
+"""What dispatch promises beyond the wire format: gathering, order, isolation, and what encoding refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from iop_fast._hot import frames
+from iop_fast.seams import End, Head, TunnelRequest, Usage
+from iop_fast.wire import runtime_pb2 as pb
+
+OK = End(pb.RunEnd.OK, "", None)
+HEAD = Head(200, b"OK", [(b"content-type", b"text/event-stream")])
+REQUEST = TunnelRequest("p1", b"POST", b"/v1/chat/completions", [(b"a", b"b")], b"{}", True, 2, "m", False)
+
+
+class Side:
+    """Both sides' callbacks and all runs' answers, in one list."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.raises: dict[str, BaseException] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+
+        def call(*given: Any) -> None:
+            self.calls.append((name, *given))
+            if name in self.raises:
+                raise self.raises[name]
+
+        return call
+
+
+class Run:
+    """A run whose answers go to the Side; `then` is done with each."""
+
+    def __init__(self, side: Side, run_id: int, then: Any = None) -> None:
+        self.side = side
+        self.run_id = run_id
+        self.then = then
+
+    def on_answer(self, taken: bool, head: Head | None, data: list[bytes], end: End | None) -> None:
+        self.side.calls.append(("answer", self.run_id, taken, head, data, end))
+        if self.then is not None:
+            self.then()
+
+    def on_window(self, byte_count: int) -> None:
+        self.side.calls.append(("window", self.run_id, byte_count))
+
+
+def fail() -> None:
+    raise RuntimeError("a run of ours failed")
+
+
+def event(run_id: int, text: str) -> pb.Frame:
+    return pb.Frame(run_id=run_id, run_event=pb.RunEvent(text=text))
+
+
+def encode(frame: pb.Frame) -> bytes:
+    return frames.encode_frame(frame.SerializeToString())
+
+
+def test_frames_of_one_run_are_gathered_in_order_of_first_appearance() -> None:
+    side = Side()
+    runs: dict[int, Any] = {1: Run(side, 1), 2: Run(side, 2)}
+    message = b"".join(
+        [
+            frames.encode_window(2, 10),
+            frames.encode_taken(1),
+            frames.encode_head(1, HEAD),
+            frames.encode_data(2, b"x"),
+            frames.encode_data(1, b"a"),
+            frames.encode_data(1, b""),
+            frames.encode_window(2, 5),
+            frames.encode_data(1, b"b"),
+            frames.encode_end(1, OK),
+        ]
+    )
+    assert frames.dispatch_edge(message, runs, side) == 9
+    assert side.calls == [
+        ("window", 2, 15),
+        ("answer", 2, False, None, [b"x"], None),
+        ("answer", 1, True, HEAD, [b"a", b"b"], OK),
+    ]
+    assert list(runs) == [2]
+
+
+def test_windows_of_one_message_add_up_without_wrapping() -> None:
+    side = Side()
+    frames.dispatch_edge(frames.encode_window(1, 2**64 - 1) * 2, {1: Run(side, 1)}, side)
+    assert side.calls == [("window", 1, 2**64 - 1)]
+
+
+def test_frames_of_an_unknown_run_and_of_the_other_direction_are_dropped() -> None:
+    side = Side()
+    message = (
+        frames.encode_data(9, b"x")
+        + encode(event(9, "x"))
+        + frames.encode_tunnel_request(1, REQUEST)
+        + frames.encode_cancel(1)
+        + encode(pb.Frame(run_id=1, run_request=pb.RunRequest()))
+    )
+    assert frames.dispatch_edge(message, {1: Run(side, 1)}, side) == 5
+    assert side.calls == []
+    answer = frames.encode_data(1, b"x") + frames.encode_end(1, OK) + frames.encode_taken(1) + encode(event(1, "x"))
+    assert frames.dispatch_node(answer, side) == 4
+    assert side.calls == []
+
+
+def test_frames_behind_a_run_s_end_are_dropped() -> None:
+    side = Side()
+    runs: dict[int, Any] = {1: Run(side, 1)}
+    message = frames.encode_end(1, OK) + frames.encode_data(1, b"late") + encode(event(1, "late"))
+    frames.dispatch_edge(message, runs, side)
+    assert side.calls == [("answer", 1, False, None, [], OK)]
+    assert runs == {}
+
+
+def test_a_run_that_raises_does_not_disturb_the_others() -> None:
+    """B-class: one client's abort must never end a session."""
+    side = Side()
+    runs: dict[int, Any] = {1: Run(side, 1), 2: Run(side, 2, fail), 3: Run(side, 3)}
+    message = b"".join(frames.encode_data(run_id, b"x") + frames.encode_end(run_id, OK) for run_id in (1, 2, 3))
+    frames.dispatch_edge(message, runs, side)
+    assert [call[:2] for call in side.calls] == [
+        ("answer", 1),
+        ("answer", 2),
+        ("on_frame_failed", 2),
+        ("answer", 3),
+    ]
+    assert isinstance(side.calls[2][2], RuntimeError)
+    assert runs == {}
+
+
+def test_a_run_that_raised_is_in_the_table_when_that_is_told() -> None:
+    side = Side()
+    runs: dict[int, Any] = {2: Run(side, 2, fail)}
+    seen = []
+    side.on_frame_failed = lambda run_id, error: seen.append(list(runs))  # type: ignore[attr-defined]
+    frames.dispatch_edge(frames.encode_end(2, OK), runs, side)
+    assert seen == [[2]]
+    assert runs == {}
+
+
+def test_what_only_stops_the_program_is_not_caught() -> None:
+    side = Side()
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        frames.dispatch_edge(frames.encode_data(1, b"x"), {1: Run(side, 1, stop)}, side)
+
+
+def test_a_run_that_another_s_answer_removed_gets_nothing() -> None:
+    side = Side()
+    runs: dict[int, Any] = {}
+    runs[1] = Run(side, 1, runs.clear)
+    runs[2] = Run(side, 2)
+    frames.dispatch_edge(frames.encode_data(1, b"x") + frames.encode_data(2, b"x"), runs, side)
+    assert [call[:2] for call in side.calls] == [("answer", 1)]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        [frames.encode_head(1, HEAD), frames.encode_head(1, HEAD)],
+        [frames.encode_data(1, b"x"), frames.encode_head(1, HEAD)],
+    ],
+    ids=["two heads", "head behind data"],
+)
+def test_an_answer_out_of_order_fails_its_run_alone(order: list[bytes]) -> None:
+    side = Side()
+    runs: dict[int, Any] = {1: Run(side, 1), 2: Run(side, 2)}
+    frames.dispatch_edge(b"".join(order) + frames.encode_data(2, b"x"), runs, side)
+    assert [call[:2] for call in side.calls] == [("on_frame_failed", 1), ("answer", 2)]
+    assert isinstance(side.calls[0][2], frames.FrameError)
+
+
+def test_nothing_of_a_malformed_message_is_delivered() -> None:
+    side = Side()
+    good = frames.encode_data(1, b"x") + encode(pb.Frame(heartbeat=pb.Heartbeat()))
+    with pytest.raises(frames.FrameError, match="malformed"):
+        frames.dispatch_edge(good + b"\x0a\x02\x08", {1: Run(side, 1)}, side)
+    with pytest.raises(frames.FrameError, match="malformed"):
+        frames.dispatch_node(frames.encode_cancel(1) + b"\x0a\x02\x08", side)
+    assert side.calls == []
+
+
+def test_a_frame_with_two_bodies_is_refused() -> None:
+    frame = pb.Frame(run_id=1, taken=pb.Taken()).SerializeToString()
+    frame += pb.Frame(cancel=pb.CancelRequest()).SerializeToString()
+    with pytest.raises(frames.FrameError):
+        frames.dispatch_edge(frames.encode_frame(frame), {}, Side())
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (b"\xba\x01\x04\x12\x02\xff\xfe", "detail is not UTF-8"),
+        (b"\xba\x01\x02\x1a\x05", "RunEnd"),
+        (b"\xba\x01\x04\x1a\x02\x08\x80", "Usage"),
+        (b"\xa2\x01\x03\x1a\x02\x0a", "ResponseHead"),
+        (b"\xa2\x01\x04\x1a\x02\x0a\x05", "Header"),
+        (b"\xc2\x01\x01\x08", "WindowUpdate"),
+        (b"\x9a\x01\x01\x08", "Taken"),
+    ],
+)
+def test_a_malformed_body_says_which(body: bytes, what: str) -> None:
+    with pytest.raises(frames.FrameError, match=what):
+        frames.dispatch_edge(frames.encode_frame(b"\x08\x01" + body), {1: Run(Side(), 1)}, Side())
+
+
+def test_header_fields_have_a_limit_in_both_directions() -> None:
+    many = Head(200, b"", [(b"", b"")] * (frames.MAX_HEADERS + 1))
+    with pytest.raises(ValueError, match="at most 4096, got 4097"):
+        frames.encode_head(1, many)
+    message = pb.ResponseHead(headers=[pb.Header()] * (frames.MAX_HEADERS + 1))
+    with pytest.raises(frames.FrameError, match="at most 4096"):
+        frames.dispatch_edge(encode(pb.Frame(run_id=1, head=message)), {1: Run(Side(), 1)}, Side())
+    most = Head(200, b"", many.headers[:-1])
+    side = Side()
+    frames.dispatch_edge(frames.encode_head(1, most), {1: Run(side, 1)}, side)
+    assert side.calls == [("answer", 1, False, most, [], None)]
+
+
+def test_session_frames_and_events_go_to_control_as_they_stand() -> None:
+    side = Side()
+    runs: dict[int, Any] = {1: Run(side, 1)}
+    beat = pb.Frame(heartbeat=pb.Heartbeat(messages_read=3))
+    message = b"".join(
+        [
+            frames.encode_taken(1),
+            encode(event(1, "first")),
+            encode(beat),
+            encode(event(1, "second")),
+            frames.encode_end(1, OK),
+        ]
+    )
+    frames.dispatch_edge(message, runs, side)
+    assert [call if call[0] == "answer" else pb.Frame.FromString(call[1]) for call in side.calls] == [
+        ("answer", 1, True, None, [], None),
+        event(1, "first"),
+        beat,
+        event(1, "second"),
+        ("answer", 1, False, None, [], OK),
+    ]
+    assert runs == {}
+
+
+def test_a_frame_of_a_later_version_is_counted_and_ignored() -> None:
+    side = Side()
+    later = frames.encode_frame(b"\x08\x01\xfa\x01\x03abc")  # field 31
+    assert frames.dispatch_edge(later, {1: Run(side, 1)}, side) == 1
+    assert frames.dispatch_node(later, side) == 1
+    assert side.calls == []
+
+
+def test_a_failing_session_frame_is_the_session_s_failure() -> None:
+    side = Side()
+    side.raises["on_control"] = RuntimeError("no such state")
+    message = encode(pb.Frame(heartbeat=pb.Heartbeat())) + frames.encode_data(1, b"x")
+    with pytest.raises(RuntimeError, match="no such state"):
+        frames.dispatch_edge(message, {1: Run(side, 1)}, side)
+    with pytest.raises(RuntimeError, match="no such state"):
+        frames.dispatch_node(message, side)
+
+
+@pytest.mark.parametrize("name", ["on_open", "on_body", "on_window", "on_cancel"])
+def test_a_failing_run_on_the_node_does_not_disturb_the_others(name: str) -> None:
+    side = Side()
+    side.raises[name] = RuntimeError("a run of ours failed")
+    message = b"".join(
+        [
+            frames.encode_tunnel_request(1, REQUEST),
+            frames.encode_request_body(1, b"x", True),
+            frames.encode_window(1, 5),
+            frames.encode_cancel(1),
+            encode(pb.Frame(run_id=2, run_request=pb.RunRequest(model="m"))),
+        ]
+    )
+    assert frames.dispatch_node(message, side) == 5
+    names = [call[0] for call in side.calls]
+    failed = names.index("on_frame_failed")
+    assert names[failed - 1] == name
+    assert side.calls[failed][1] == 1
+    del names[failed]
+    assert names == ["on_open", "on_body", "on_window", "on_cancel", "on_control"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: frames.encode_head(1, Head(200, "OK", [])),  # type: ignore[arg-type]
+        lambda: frames.encode_head(1, Head(200, b"", [("a", b"")])),  # type: ignore[list-item]
+        lambda: frames.encode_head(1, Head(200, b"", [(b"a",)])),  # type: ignore[list-item]
+        lambda: frames.encode_head(1, (200, b"", [])),  # type: ignore[arg-type]
+        lambda: frames.encode_end(1, (0, "", None)),  # type: ignore[arg-type]
+        lambda: frames.encode_end(1, End(0, b"", None)),  # type: ignore[arg-type]
+        lambda: frames.encode_end(1, End(0, None, None)),  # type: ignore[arg-type]
+        lambda: frames.encode_tunnel_request(1, tuple(REQUEST)),  # type: ignore[arg-type]
+        lambda: frames.encode_tunnel_request(1, REQUEST._replace(path="/v1")),  # type: ignore[arg-type]
+        lambda: frames.encode_tunnel_request(1, REQUEST._replace(body="{}")),  # type: ignore[arg-type]
+        lambda: frames.encode_tunnel_request(1, REQUEST._replace(model=None)),  # type: ignore[arg-type]
+        lambda: frames.encode_data(1, "text"),  # type: ignore[arg-type]
+        lambda: frames.encode_data(1, None),  # type: ignore[arg-type]
+        lambda: frames.encode_request_body(1, "text", True),  # type: ignore[arg-type]
+        lambda: frames.encode_frame("text"),  # type: ignore[arg-type]
+        lambda: frames.dispatch_edge("text", {}, Side()),  # type: ignore[arg-type]
+        lambda: frames.dispatch_edge(b"", None, Side()),  # type: ignore[arg-type]
+        lambda: frames.dispatch_node(bytearray(), Side()),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_types_are_refused(call: Any) -> None:
+    with pytest.raises(TypeError):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: frames.encode_taken(-1),
+        lambda: frames.encode_taken(2**64),
+        lambda: frames.encode_window(1, 2**64),
+        lambda: frames.encode_head(1, Head(2**32, b"", [])),
+        lambda: frames.encode_end(1, End(2**31, "", None)),
+        lambda: frames.encode_end(1, End(0, "", Usage(-1, 0, 0))),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(call: Any) -> None:
+    with pytest.raises(OverflowError):
+        call()
+
+
+def test_an_end_gets_through_whatever_its_text() -> None:
+    entry = frames.encode_end(1, End(3, "no such file: \udcff", None))
+    assert pb.Batch.FromString(entry).frames[0].end.detail == "no such file: ?"
+
+
+def test_headers_may_be_any_sequence() -> None:
+    fields = ((b"a", b"b"), (b"c", b""))
+    assert frames.encode_head(1, Head(200, b"", fields)) == frames.encode_head(  # type: ignore[arg-type]
+        1, Head(200, b"", list(fields))
+    )
