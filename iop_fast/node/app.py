@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -31,7 +32,7 @@ from iop_fast.config.schema import NodeConfig
 from iop_fast.config.schema.fields import parse_address
 from iop_fast.errors import ConfigError
 from iop_fast.node.adapters import Surroundings
-from iop_fast.node.dial import Backoff, Dialer
+from iop_fast.node.dial import Backoff, Dialer, OpenStream
 from iop_fast.node.observe import start_observe
 from iop_fast.node.registry import Router
 from iop_fast.node.relay import Relay
@@ -77,7 +78,6 @@ class Node:
         self._config = config
         self._loop = loop
         self._clock = MonotonicClock()
-        self._credentials = read_credentials(config)
         self._identity = Identity(
             node_id=config.id,
             token=token,
@@ -102,7 +102,7 @@ class Node:
             )
         )
         backoff = Backoff(seeded, limits.reconnect_ms_min, limits.reconnect_ms_max)
-        self.dialer = Dialer(self._open_stream, self._make_session, backoff, loop)
+        self.dialer = Dialer(stream_opener(config), self._make_session, backoff, loop)
         self._stack = AsyncExitStack()
         self.observe_port = 0
 
@@ -151,22 +151,18 @@ class Node:
         await streams.settle(STREAM_END_LIMIT_S)
         log.info("node_stopped", node=self._config.id)
 
-    async def _open_stream(self) -> MessageStream:
-        return await streams.dial(self._config.edge.address, self._credentials)
-
     def _make_session(self, stream: MessageStream, earlier: Relay | None) -> Session:
         return Session(stream, self._identity, self.router, self._clock, self._loop, self._limits, earlier)
 
 
-def read_credentials(config: NodeConfig) -> streams.grpc.ChannelCredentials | None:
-    """Read what the connection to the Edge is secured with; raise StartError."""
+def stream_opener(config: NodeConfig) -> OpenStream:
+    """Return what opens a stream to the Edge; raise StartError when it cannot be secured as configured."""
     tls = config.edge.tls
-    if tls is None:
-        return None
     try:
-        return channel_credentials(tls.ca_file, tls.cert_file, tls.key_file)
+        credentials = None if tls is None else channel_credentials(tls.ca_file, tls.cert_file, tls.key_file)
     except OSError as error:
         raise StartError(f"edge.tls: {error}") from None
+    return partial(streams.dial, config.edge.address, credentials)
 
 
 def read_token(config: NodeConfig, environ: Mapping[str, str]) -> str:

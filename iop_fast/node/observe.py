@@ -1,4 +1,4 @@
-"""The Node's `observe` listener: GET /livez, /readyz and /metrics and nothing else. It shows counters and no secrets."""
+"""The Node's `observe` listener: GET /livez, /readyz and /metrics and nothing else. It shows no secrets."""
 
 from __future__ import annotations
 
