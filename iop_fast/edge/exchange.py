@@ -403,7 +403,6 @@ class Exchange:
         """Nothing confirmed in time that the run is over: the slot is not held for it any longer."""
         if self._state is not State.CANCELLING:
             return
-        self._age = NO_HANDLE
         self._edge.count("released_unconfirmed")
         log.warning(
             "cancel_unconfirmed", request=self.request.id.decode(), node=self.node_id, provider=self.provider_id

@@ -1,4 +1,4 @@
-"""The Edge's request path on virtual time: real service, exchange, gate, core and scan; client and Nodes are scripted."""
+"""The Edge's request path on virtual time: real service, exchange, gate, core and scan; scripted client and Nodes."""
 
 from __future__ import annotations
 
@@ -238,12 +238,15 @@ def runtime_of(
     models: Mapping[str, Mapping[str, str]],
     config: Mapping[str, Any],
     revision: int = 1,
+    policies: Mapping[str, Any] | None = None,
 ) -> Runtime:
-    """A Runtime whose `models` map a model id to provider ids and served names."""
+    """A Runtime whose `models` map a model id to provider ids and served names, `policies` to generation policies."""
     by_id = {entry.provider_id: entry for entry in providers}
-    parsed = EdgeConfig.model_validate(
-        {"models": [{"id": model, "providers": dict(served)} for model, served in models.items()], **config}
-    )
+    entries: list[dict[str, Any]] = [{"id": model, "providers": dict(served)} for model, served in models.items()]
+    for entry in entries:
+        if policies is not None and entry["id"] in policies:
+            entry["generation"] = policies[entry["id"]]
+    parsed = EdgeConfig.model_validate({"models": entries, **config})
     catalog = Catalog(
         tuple(providers),
         {
@@ -269,6 +272,7 @@ class ExchangeWorld:
         models: Mapping[str, Mapping[str, str]] | None = None,
         *,
         ready: bool = True,
+        policies: Mapping[str, Any] | None = None,
         **config: Any,
     ) -> None:
         self.loop = VirtualLoop()
@@ -277,7 +281,7 @@ class ExchangeWorld:
             dict(models) if models is not None else {"m": {entry.provider_id: "served-m" for entry in self.providers}}
         )
         self.config = config
-        runtime = runtime_of(self.providers, self.models, config)
+        runtime = runtime_of(self.providers, self.models, config, policies=policies)
         self.gate = Gate(runtime.plan(lambda key: True), self.loop.clock, self.loop, verify=True)
         self.links = FakeLinks()
         self.edge = EdgeState(runtime, self.gate, self.links, self.loop.clock, Random(7))

@@ -81,7 +81,7 @@ def test_every_bit_is_its_own() -> None:
     bits = list(needs.NAMES)
     assert len({bit.bit_length() for bit in bits}) == len(bits)
     assert all(bit.bit_count() == 1 for bit in bits)
-    assert needs.EVERYTHING == sum(bits)
+    assert sum(bits) == needs.EVERYTHING
     features = scan.FEATURE_TOOLS | scan.FEATURE_IMAGES | scan.FEATURE_AUDIO | scan.FEATURE_JSON_SCHEMA
     assert features < needs.SURFACE_CHAT
     assert all(isinstance(surface, Surface) and surface.bit in needs.NAMES for surface in SURFACES.values())

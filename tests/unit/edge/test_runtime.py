@@ -81,7 +81,12 @@ def test_the_model_pages_are_openai_s() -> None:
     runtime = runtime_of(
         [provider_spec("n1", "p")],
         {},
-        {"models": [{"id": "a", "providers": {"p": "s"}, "context_window_tokens": 4096}, {"id": "b/c", "providers": {"p": "s"}}]},
+        {
+            "models": [
+                {"id": "a", "providers": {"p": "s"}, "context_window_tokens": 4096},
+                {"id": "b/c", "providers": {"p": "s"}},
+            ]
+        },
     )
     page = json.loads(runtime.models_page)
     assert page["object"] == "list"
