@@ -55,9 +55,10 @@ def to_findings(file: str, model: Any, root: Node, remarks: Iterable[Remark]) ->
     ordered = sorted(remarks, key=lambda r: (r.line, r.column, r.severity, r.message))
     if len(ordered) > FINDINGS_MAX:
         ordered = sorted(ordered, key=lambda r: r.severity)[:FINDINGS_MAX]
-        last = ordered[-1]
+        first, last = ordered[0], ordered[-1]
         message = f"more than {FINDINGS_MAX} findings, the others are not shown"
-        ordered.append(Remark(last.line, last.column, (), message))
+        # As bad as the worst of them: too many warnings do not refuse a file.
+        ordered.append(Remark(last.line, last.column, (), message, first.severity))
     findings: dict[Finding, None] = {}
     hints_left = HINTS_MAX
     for remark in ordered:
@@ -179,6 +180,4 @@ def _reason(details: ErrorDetails) -> str:
             return "is empty, expected at least one entry"
         case "value_error":
             return str(context["error"])
-        case "finite_number":
-            return "expected a finite number"
     return details["msg"][:1].lower() + details["msg"][1:]

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from iop_fast.config import verdict
 from iop_fast.config.loader import load_edge, load_node
@@ -124,6 +125,27 @@ def test_a_hopeless_file_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings("".join(f"wrong{i}: 1\n" for i in range(50)))
     assert len(found) == 11
     assert "more than 10 findings, the others are not shown" in [one.message for one in found]
+
+
+def test_very_many_warnings_do_not_refuse_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "FINDINGS_MAX", 10)
+    loaded = accepted("nodes:\n" + "".join(f"  - id: n{i}\n" for i in range(50)))
+    assert len(loaded.warnings) == 11
+    assert {one.severity for one in loaded.warnings} == {"warning"}
+
+
+def test_errors_are_shown_before_warnings_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "FINDINGS_MAX", 10)
+    found = errors("nodes:\n" + "".join(f"  - id: n{i}\n" for i in range(50)) + "    alias: 3\n")
+    assert "nodes[n49].alias: expected a text, got a number '3'; put it in quotes" in found
+
+
+def test_what_libyaml_alone_refuses_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise yaml.YAMLError("no place given")
+
+    monkeypatch.setattr("iop_fast.config.tree.yaml.parse", refuse)
+    assert errors("edge: {}") == [": cannot be read as YAML: no place given"]
 
 
 def test_paths_name_entries_by_id_and_quote_odd_ones() -> None:
