@@ -71,9 +71,13 @@ class Downstream(Protocol):
     def send(self, head: Head | None, pieces: Sequence[bytes], end: bool) -> None:
         """Send the head (once, first), body pieces and the proper end, in one write to the transport.
 
-        Hop-by-hop headers never stand in `head`, but for a `connection: close` of our own, which asks for the
-        connection to be closed after this answer. A `content-length` there fixes the length; without one the body is
-        delimited by chunks (or by close for HTTP/1.0). A closed connection swallows everything.
+        Hop-by-hop headers have no meaning in `head` and are dropped, but for a `connection: close` of our own, which
+        asks for the connection to be closed after this answer. A `content-length` there fixes the length, and a body
+        that does not fit it cuts the connection; without one the body is delimited by chunks (or by close for
+        HTTP/1.0), or its length is known because head and end come together. A closed connection swallows everything.
+
+        Raises ValueError for a head that cannot be written (CR, LF or NUL in a field, an impossible name, status or
+        content-length): nothing was sent then and another head may follow.
         """
         ...
 

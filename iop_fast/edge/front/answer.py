@@ -31,11 +31,11 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_PLAIN, _LENGTH, _DATE, _DROPPED, _INVALID = range(5)
+_PLAIN, _LENGTH, _DATE, _CONNECTION, _DROPPED, _INVALID = range(6)
 _MEANING = {
     b"content-length": _LENGTH,
     b"date": _DATE,
-    b"connection": _DROPPED,
+    b"connection": _CONNECTION,
     b"keep-alive": _DROPPED,
     b"proxy-connection": _DROPPED,
     b"transfer-encoding": _DROPPED,
@@ -158,11 +158,11 @@ class Answer:
         if not 200 <= status <= 599:
             raise ValueError(f"status of an answer must be 200 to 599, got {status}")
         parts = [b"HTTP/1.1 %d " % status, head.reason, b"\r\n"]
-        length, has_date = self._add_fields(parts, head.headers)
+        length, has_date, asks_close = self._add_fields(parts, head.headers)
         framing, left, line = self._decide_framing(status, length, size, end)
         if line:
             parts.append(line)
-        keeps = framing != BY_CLOSE and connection.can_keep
+        keeps = framing != BY_CLOSE and not asks_close and connection.can_keep
         if not keeps:
             parts.append(b"Connection: close\r\n")
         elif self._is_http10:
@@ -175,10 +175,11 @@ class Answer:
         self._keeps = keeps
         return b"".join(parts)
 
-    def _add_fields(self, parts: list[bytes], headers: list[tuple[bytes, bytes]]) -> tuple[int, bool]:
-        """Add the answer's own fields to `parts`; return its content-length or -1, and whether it has a Date."""
+    def _add_fields(self, parts: list[bytes], headers: list[tuple[bytes, bytes]]) -> tuple[int, bool, bool]:
+        """Add the answer's own fields to `parts`; return its content-length or -1, whether it has a Date and whether
+        it asks for the connection to be closed."""
         length = -1
-        has_date = False
+        has_date = asks_close = False
         count = 1
         for name, value in headers:
             meaning = _known.get(name)
@@ -186,6 +187,9 @@ class Answer:
                 meaning = _meaning_of(name)
             if meaning != _PLAIN:
                 if meaning == _DROPPED:
+                    continue
+                if meaning == _CONNECTION:
+                    asks_close = asks_close or value.lower() == b"close"
                     continue
                 if meaning == _INVALID:
                     raise ValueError(f"{name!r} is no name of a header field")
@@ -201,7 +205,7 @@ class Answer:
         # Whoever wrote the head could otherwise end it early and write an answer of its own (response splitting).
         if block.count(b"\n") != count or block.count(b"\r") != count or b"\0" in block:
             raise ValueError("a header field or the reason phrase holds CR, LF or NUL")
-        return length, has_date
+        return length, has_date, asks_close
 
     def _decide_framing(self, status: int, length: int, size: int, end: bool) -> tuple[int, int, bytes]:
         """Return the framing, the bytes that have to come and the header line that says so."""

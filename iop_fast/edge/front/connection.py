@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, cast
 from iop_fast._hot.chunks import ChunkDecoder, ChunkError, PayloadTooLargeError
 from iop_fast.edge.ages import NO_HANDLE, AgeList
 from iop_fast.edge.front.answer import CONTINUE, Answer
-from iop_fast.edge.front.head import Refusal, count_requests, find_head
+from iop_fast.edge.front.head import ALLOWED, Refusal, count_requests, find_head
 from iop_fast.errors import Failure
 from iop_fast.seams import Receiver, RequestHead
 
@@ -155,6 +155,9 @@ class Connection(asyncio.Protocol):
         """The open answer ended without being whole."""
         self._answer = self._receiver = None
         self._front.counters.answers_cut += 1
+        self._cut(answer)
+
+    def _cut(self, answer: Answer) -> None:
         if answer.is_ended_by_close:
             self._reset()  # An orderly end would make the answer look whole.
         elif self._state == SERVING and not self._has_dropped:
@@ -411,15 +414,16 @@ class Connection(asyncio.Protocol):
         front = self._front
         front.counters.count_refusal(failure)
         answer = self._answer
-        has_begun = self._state == DRAINING or (answer is not None and answer.has_begun)
-        self._keeps_alive = False
         is_head = answer.is_without_body if answer is not None else self._buffer.lstrip(b"\r\n").startswith(b"HEAD ")
         self._drop_request()
-        if has_begun:
-            self._linger()
+        if answer is not None and answer.has_begun:
+            self._cut(answer)
             return
         head, body = front.render(failure, message)
+        if failure is Failure.METHOD_NOT_ALLOWED:
+            head = head._replace(headers=[*head.headers, (b"Allow", ALLOWED)])
         self._answer = refusal = Answer(self, is_head, False, self._is_writable)
+        self._keeps_alive = False
         self._has_dropped = True
         refusal.send(head, (body,), True)
 
@@ -429,7 +433,10 @@ class Connection(asyncio.Protocol):
         if self._state == CLOSING or self._state == CLOSED:
             return
         try:
-            self._refuse(Failure.INTERNAL, "internal error")
+            if self._answer is None:
+                self._linger()  # Whatever failed was answered already; a second answer would be the next request's.
+            else:
+                self._refuse(Failure.INTERNAL, "internal error")
         except Exception:
             logger.exception("connection_refusal_failed")
             self._reset()

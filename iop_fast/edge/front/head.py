@@ -27,7 +27,8 @@ LINE_OVERHEAD_BYTES = 32
 # A head up to this size cannot hold enough fields to be worth counting before the parser sees it.
 UNCOUNTED_HEAD_BYTES = 4096
 
-METHODS = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"))
+ALLOWED = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+METHODS = frozenset(ALLOWED.split(b", "))
 REFUSED_METHODS = frozenset((b"CONNECT", b"TRACE"))
 
 TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -204,7 +205,7 @@ class HeadParser:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        self._good_authority = b""
+        self._good_authority: bytes | None = None
         self._fields: list[tuple[bytes, bytes]] = []
         self.is_http10 = False
         self._reset()

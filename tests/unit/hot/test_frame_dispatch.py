@@ -120,7 +120,7 @@ def test_frames_behind_a_run_s_end_are_dropped() -> None:
 
 
 def test_a_run_that_raises_does_not_disturb_the_others() -> None:
-    """B-class: one client's abort must never end a session."""
+    """One client's abort must never end a session."""
     side = Side()
     runs: dict[int, Any] = {1: Run(side, 1), 2: Run(side, 2, fail), 3: Run(side, 3)}
     message = b"".join(frames.encode_data(run_id, b"x") + frames.encode_end(run_id, OK) for run_id in (1, 2, 3))
