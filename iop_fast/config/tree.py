@@ -127,7 +127,7 @@ def read_tree(data: bytes | str) -> tuple[MapNode | None, list[Remark]]:
 def _decode(data: bytes | str, builder: _Builder) -> str | None:
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if len(raw) > FILE_BYTES_MAX:
-        builder.remark(1, 1, (), f"the file is {len(raw)} bytes long, expected at most {FILE_BYTES_MAX}")
+        builder.remark(1, 1, (), f"the file is too long, expected at most {FILE_BYTES_MAX} bytes")
         return None
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         builder.remark(1, 1, (), "the file is UTF-16, expected UTF-8")

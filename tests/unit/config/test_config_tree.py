@@ -119,7 +119,7 @@ def test_depth_is_bounded_in_text_and_through_aliases() -> None:
 
 def test_the_size_of_a_file_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "FILE_BYTES_MAX", 100)
-    assert errors("#" * 101) == [": the file is 101 bytes long, expected at most 100"]
+    assert errors("#" * 101) == [": the file is too long, expected at most 100 bytes"]
     assert errors("#" * 100) == [": the file is empty, expected a mapping"]
 
 
