@@ -13,6 +13,7 @@ It reads all the time unless it is frozen, keeps what it read, and beats only wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -45,9 +46,7 @@ class FakeRun:
 
     async def head(self, status: int = 200, *headers: tuple[bytes, bytes]) -> None:
         fields = [pb.Header(name=name, value=value) for name, value in headers]
-        await self.node.send(
-            pb.Frame(run_id=self.run_id, head=pb.ResponseHead(status=status, reason="", headers=fields))
-        )
+        await self.node.send(pb.Frame(run_id=self.run_id, head=pb.ResponseHead(status=status, headers=fields)))
 
     async def data(self, data: bytes) -> None:
         await self.node.send(pb.Frame(run_id=self.run_id, data=data))
@@ -175,7 +174,7 @@ class FakeNode:
         """Beat in the background, as a Node does, until frozen or closed."""
 
         async def beat() -> None:
-            while True:
+            while self._may_read.is_set():
                 await self.heartbeat()
                 await asyncio.sleep(interval_s)
 
@@ -183,9 +182,7 @@ class FakeNode:
 
     def freeze(self) -> None:
         """Stop reading and beating, and keep the connection: the process hangs."""
-        self._may_read.clear()
-        if self._beats is not None:
-            self._beats.cancel()
+        self._may_read.clear()  # a write under way is left alone: cancelling it would end the stream
 
     def thaw(self) -> None:
         """Read again."""
@@ -195,6 +192,11 @@ class FakeNode:
         """Send frames in one message."""
         async with self._write_lock:
             await self._call.write(pb.Batch(frames=frames).SerializeToString())
+
+    async def send_late(self, *frames: pb.Frame) -> None:
+        """Send frames on a session that the Edge may have ended: whether gRPC takes them is a matter of luck."""
+        with contextlib.suppress(grpc.aio.BaseError, asyncio.InvalidStateError, asyncio.CancelledError):
+            await self.send(*frames)
 
     async def send_bytes(self, message: bytes) -> None:
         """Send a message that need not be one."""
