@@ -106,7 +106,12 @@ def test_an_edited_body_reads_the_same_from_any_offset() -> None:
     rng = random.Random(seed)
     content = rng.randbytes(MIB + 500)
     body = body_of(content)
-    edits = [Edit(1, 1, b"INSERTED"), Edit(40, 50, b""), Edit(MIB - 5, MIB + 5, b"across the border"), Edit(MIB + 500, MIB + 500, b"!")]
+    edits = [
+        Edit(1, 1, b"INSERTED"),
+        Edit(40, 50, b""),
+        Edit(MIB - 5, MIB + 5, b"across the border"),
+        Edit(MIB + 500, MIB + 500, b"!"),
+    ]
     wanted = bytearray(content)
     for start, end, text in reversed(edits):
         wanted[start:end] = text
