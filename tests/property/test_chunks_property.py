@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import httptools
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,7 +47,7 @@ def ours(raw: bytes, cuts: list[int]) -> tuple[str, bytes]:
     payload = b""
     edges = sorted({0, len(raw), *(cut % (len(raw) + 1) for cut in cuts)})
     try:
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in itertools.pairwise(edges):
             payload += decoder.feed(raw[start:end])
             if decoder.is_complete:
                 return "complete", payload

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 
@@ -83,7 +84,7 @@ def deliver(raw: bytes, cuts: list[int], hook: str, answer: Answer) -> tuple[Ben
     setattr(bench.service, hook, answer)
     client = bench.connect()
     edges = sorted({0, len(raw), *(cut % (len(raw) + 1) for cut in cuts)})
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         client.send(raw[start:end])
     return bench, client
 

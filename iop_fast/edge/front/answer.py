@@ -210,6 +210,8 @@ class Answer:
     def _decide_framing(self, status: int, length: int, size: int, end: bool) -> tuple[int, int, bytes]:
         """Return the framing, the bytes that have to come and the header line that says so."""
         if self._without_body or status == 204 or status == 304:
+            if length < 0 and self._without_body and end and size:
+                length = size  # What a GET would have got.
             return NO_BODY, 0, b"Content-Length: %d\r\n" % length if length >= 0 and status != 204 else b""
         if length < 0 and end:
             length = size

@@ -99,6 +99,12 @@ def test_head_gets_no_body(headers: list[tuple[bytes, bytes]]) -> None:
     assert not client.is_ended
 
 
+def test_head_learns_the_length_of_a_whole_answer() -> None:
+    client, request = opened(HEAD)
+    request.answer(b"abcd")
+    assert client.output == b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
+
+
 @pytest.mark.parametrize("status", [204, 304])
 def test_a_status_without_a_body_gets_none(status: int) -> None:
     client, request = opened()
