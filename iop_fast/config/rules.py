@@ -37,7 +37,6 @@ ENABLED_SECTIONS = {
     "control_plane": "the control plane connection",
     "bootstrap": "the bootstrap package",
 }
-TLS_SECTIONS = ("edge", "openai")
 
 
 def check_edge(root: MapNode) -> list[Remark]:
@@ -280,11 +279,6 @@ def check_served_sections(root: MapNode) -> list[Remark]:
         section = top.section(name)
         if section is not None and truth(section.get("enabled"), False):
             remarks.append(section.remark("enabled", f"this build does not serve {what}, expected false"))
-    for name in TLS_SECTIONS:
-        section = top.section(name)
-        if section is not None and section.has("tls"):
-            message = "this build does not serve TLS itself, expected no tls section: put a TLS proxy before it"
-            remarks.append(section.remark("tls", message, at_key=True))
     return remarks
 
 
