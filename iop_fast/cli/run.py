@@ -8,9 +8,12 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
+
+# What the event loop gets to close itself once the program has ended.
+LEAVE_LIMIT_S = 5.0
 
 config_option = click.option(
     "-c",
@@ -56,15 +59,28 @@ def node(config: Path, lifeline: int | None) -> None:
     run_program(lambda: run_node(config), lifeline)
 
 
-def run_program(program: Callable[[], Coroutine[Any, Any, int]], lifeline: int | None) -> None:
-    """Run a program on a uvloop loop and leave with its exit code."""
+def run_program(program: Callable[[], Coroutine[Any, Any, int]], lifeline: int | None) -> NoReturn:
+    """Run a program on a uvloop loop and leave with its exit code.
+
+    Leaving is not left to the interpreter: a call that gRPC still holds for a peer that does not read, or a name that
+    is being looked up, could keep it for ever.
+    """
     import uvloop
 
     if lifeline is not None:
         threading.Thread(target=follow_lifeline, args=(lifeline,), daemon=True).start()
-    code = uvloop.run(program())
+
+    async def watched() -> int:
+        code = await program()
+        watchdog = threading.Timer(LEAVE_LIMIT_S, os._exit, (code,))
+        watchdog.daemon = True
+        watchdog.start()
+        return code
+
+    code = uvloop.run(watched())
     sys.stdout.flush()
-    sys.exit(code)
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def follow_lifeline(descriptor: int) -> None:
