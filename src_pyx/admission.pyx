@@ -70,8 +70,10 @@ from iop_fast._core.ledger cimport (
 )
 from iop_fast._core.wait_queue cimport Line, ProviderLines, WaiterEntry, duplicate
 
-from iop_fast._core.ledger import Lease
-from iop_fast._core.wait_queue import Waiter
+
+# A cimported type is no attribute of the module, and these two belong to its interface.
+globals()["Lease"] = Lease
+globals()["Waiter"] = Waiter
 
 
 class Outcome(IntEnum):
@@ -174,10 +176,15 @@ cdef inline bint has_slot(const ProviderState* provider, bint is_constrained) no
     )
 
 
-cdef Choice choose(
-    const ProviderState* providers, const ModelState* model, uint64_t needs, bint is_constrained, int32_t excluded
+cdef void choose(
+    Choice* choice,
+    const ProviderState* providers,
+    const ModelState* model,
+    uint64_t needs,
+    bint is_constrained,
+    int32_t excluded,
 ) noexcept:
-    cdef Choice choice
+    """Walk the catalog once: most of what an admission costs."""
     cdef const ProviderState* best = NULL
     cdef const ProviderState* provider
     cdef int32_t place, index
@@ -195,7 +202,6 @@ cdef Choice choose(
         if has_slot(provider, is_constrained) and (best is NULL or is_preferred(provider, best)):
             best = provider
             choice.provider = index
-    return choice
 
 
 # Staging of plans -----------------------------------------------------------------------------------------------------
@@ -286,31 +292,31 @@ cdef class Admission:
     cdef object admit(self, int64_t now_ns, object owner, Arrival* arrival):
         cdef Waiter waiter = None
         cdef Choice choice
-        self.ledger.reserve_leases(self.queue.fresh.count + self.queue.readmitted.count + 1)
-        choice = self.choose_for(arrival)
+        if self.ledger.table.used + self.queue.fresh.count + self.queue.readmitted.count >= self.ledger.table.capacity:
+            self.ledger.reserve_leases(self.queue.fresh.count + self.queue.readmitted.count + 1)
+        self.choose_for(&choice, arrival)
         if choice.provider == NONE and choice.has_live:
             waiter = self.make_waiter(owner)
-            choice = self.choose_for(arrival)  # allocating may have run a finalizer that stepped
+            self.choose_for(&choice, arrival)  # allocating may have run a finalizer that stepped
         if not choice.has_able and not arrival.is_readmitted:
             raise ValueError(f"no provider of the model can do the needs {arrival.needs:#x}")
         self.begin(now_ns)
         try:
             self.expire()
-            return self.arrive(arrival, choice, waiter)
+            return self.arrive(arrival, &choice, waiter)
         finally:
             self.finish()
 
-    cdef Choice choose_for(self, const Arrival* arrival) noexcept:
-        cdef Choice choice
+    cdef void choose_for(self, Choice* choice, const Arrival* arrival) noexcept:
         cdef ModelState* model
+        cdef bint is_constrained
         if arrival.model == NONE:
             choice.provider = NONE
             choice.has_able = choice.has_live = False
-            return choice
+            return
         model = &self.models[arrival.model]
-        return choose(
-            self.ledger.providers, model, arrival.needs, arrival.is_long and model.has_long, arrival.excluded
-        )
+        is_constrained = arrival.is_long and model.has_long
+        choose(choice, self.ledger.providers, model, arrival.needs, is_constrained, arrival.excluded)
 
     cdef Waiter make_waiter(self, object owner):
         """Make room for one more waiter."""
@@ -319,7 +325,7 @@ cdef class Admission:
         self.queue.reserve_entry()
         return waiter
 
-    cdef object arrive(self, Arrival* arrival, Choice choice, Waiter waiter):
+    cdef object arrive(self, Arrival* arrival, const Choice* choice, Waiter waiter):
         """Grant, refuse or enqueue: the one place where a request enters."""
         if not arrival.is_readmitted:
             arrival.sequence = self.last_sequence + 1
@@ -366,8 +372,7 @@ cdef class Admission:
         try:
             lease = self.ledger.make_lease(slot, arrival.is_long, arrival.sequence, arrival.enqueued_at_ns)
         except MemoryError:
-            self.ledger.give_back(slot)
-            free_entry(self.ledger.table, slot)
+            self.ledger.end_held(slot)
             raise
         self.count_arrival(arrival)
         self.outcomes[GRANTED] += 1
@@ -385,8 +390,7 @@ cdef class Admission:
             return False
         self.begin(now_ns)
         provider = lease.provider
-        self.ledger.give_back(lease.slot)
-        free_entry(self.ledger.table, lease.slot)
+        self.ledger.end_held(lease.slot)
         lease.ended = END_RELEASED
         if self.queue.line_count > 0:
             self.expire()
@@ -546,20 +550,24 @@ cdef class Admission:
 
     # The parts of a step ----------------------------------------------------------------------------------------------
 
-    cdef int begin(self, int64_t now_ns) except -1:
+    cdef inline int begin(self, int64_t now_ns) except -1:
         if now_ns < self.now_ns:
-            raise ValueError(f"time never falls: expected at least {self.now_ns} ns, got {now_ns}")
+            self.refuse_time(now_ns)
         self.now_ns = now_ns
         return 0
+
+    cdef int refuse_time(self, int64_t now_ns) except -1:
+        raise ValueError(f"time never falls: expected at least {self.now_ns} ns, got {now_ns}")
 
     cdef bint is_due(self, int64_t enqueued_at_ns) noexcept:
         return self.queue_timeout_ns > 0 and self.now_ns - enqueued_at_ns >= self.queue_timeout_ns
 
-    cdef void expire(self) noexcept:
-        cdef int32_t slot
-        if self.queue.line_count == 0 or self.queue_timeout_ns == 0:
-            return
-        slot = self.queue.oldest()
+    cdef inline void expire(self) noexcept:
+        if self.queue.line_count > 0 and self.queue_timeout_ns > 0:
+            self.expire_due()
+
+    cdef void expire_due(self) noexcept:
+        cdef int32_t slot = self.queue.oldest()
         while slot != NONE and self.is_due(self.queue.entries[slot].enqueued_at_ns):
             self.evict(slot, EVICTED_TIMEOUT)
             slot = self.queue.oldest()
@@ -579,11 +587,14 @@ cdef class Admission:
     cdef void strand_marked(self) noexcept:
         cdef WaitQueue queue = self.queue
         cdef int32_t place, row
+        cdef Choice choice
         queue.heap_count = 0
         for place in range(queue.marked_count):
             row = queue.marked[place]
-            if queue.lines[row].waiting > 0 and not self.choose_for_line(row).has_live:
-                queue.heap_push(row)
+            if queue.lines[row].waiting > 0:
+                self.choose_for_line(&choice, row)
+                if not choice.has_live:
+                    queue.heap_push(row)
         while queue.heap_count > 0:
             row = queue.heap[0]
             self.evict(queue.lines[row].head, EVICTED_UNAVAILABLE)
@@ -591,18 +602,19 @@ cdef class Admission:
 
     cdef int grant_marked(self) except -1:
         cdef WaitQueue queue = self.queue
-        cdef int32_t place, row, provider
+        cdef int32_t place, row
+        cdef Choice choice
         for place in range(queue.marked_count):
             row = queue.marked[place]
             if queue.lines[row].waiting > 0:
                 queue.heap_push(row)
         while queue.heap_count > 0:
             row = queue.heap[0]
-            provider = self.choose_for_line(row).provider
-            if provider == NONE:
+            self.choose_for_line(&choice, row)
+            if choice.provider == NONE:
                 queue.heap_drop()
             else:
-                self.grant_head(row, provider)
+                self.grant_head(row, choice.provider)
                 self.restore_heap(row)
         return 0
 
@@ -613,10 +625,11 @@ cdef class Admission:
         else:
             self.queue.heap_drop()
 
-    cdef Choice choose_for_line(self, int32_t row) noexcept:
+    cdef void choose_for_line(self, Choice* choice, int32_t row) noexcept:
         cdef Line* line = &self.queue.lines[row]
         cdef ModelState* model = &self.models[line.model]
-        return choose(self.ledger.providers, model, line.needs, line.is_long and model.has_long, line.excluded)
+        cdef bint is_constrained = line.is_long and model.has_long
+        choose(choice, self.ledger.providers, model, line.needs, is_constrained, line.excluded)
 
     cdef int grant_head(self, int32_t row, int32_t provider) except -1:
         cdef Line* line = &self.queue.lines[row]
@@ -657,7 +670,7 @@ cdef class Admission:
             sequence = line.head_sequence
         return best
 
-    cdef int finish(self) except -1:
+    cdef inline int finish(self) except -1:
         if self.is_verifying:
             self.verify()
         if self.queue.first_decided != NONE and not self.is_delivering:
@@ -1114,8 +1127,9 @@ cdef class Admission:
     cdef int verify_line(self, int32_t row) except -1:
         cdef Line* line = &self.queue.lines[row]
         cdef ModelState* model = &self.models[line.model]
-        cdef Choice choice = self.choose_for_line(row)
+        cdef Choice choice
         cdef int32_t place, able = 0
+        self.choose_for_line(&choice, row)
         assert choice.has_live, f"I8: waiter {line.head_sequence} has no live candidate"
         assert choice.provider == NONE, f"I4: waiter {line.head_sequence} has a free live candidate"
         assert not self.is_due(self.queue.entries[line.head].enqueued_at_ns), "I7: a waiter is past its deadline"
@@ -1146,10 +1160,12 @@ cdef class Admission:
     cdef int verify_turn(self, int32_t row) except -1:
         """I5: no older waiter could be served at this moment."""
         cdef int32_t other
+        cdef Choice choice
         for other in range(self.queue.line_capacity):
             if (
                 self.queue.lines[other].waiting > 0
                 and self.queue.lines[other].head_sequence < self.queue.lines[row].head_sequence
             ):
-                assert self.choose_for_line(other).provider == NONE, "I5: a waiter overtook an older one"
+                self.choose_for_line(&choice, other)
+                assert choice.provider == NONE, "I5: a waiter overtook an older one"
         return 0

@@ -220,6 +220,9 @@ cdef class Ledger:
                 table.first_free = slot
         return 0
 
+    cdef int refuse_grant(self, str what, int32_t provider) except -1:
+        raise AssertionError(f"{what} on {self.keys[provider]}")
+
     cdef int32_t take(self, int32_t provider, bint takes_long, int64_t now_ns) except -1:
         """Take a slot; the caller has reserved an entry and tested that the slot is free."""
         cdef LeaseTable* table = self.table
@@ -228,9 +231,9 @@ cdef class Ledger:
         cdef int32_t slot = table.first_free
         cdef LeaseEntry* entry
         if not row.is_live or row.in_flight >= row.capacity or slot == NONE:
-            raise AssertionError(f"I1: grant on {self.keys[provider]} without a free live slot")
+            self.refuse_grant("I1: grant without a free live slot", provider)
         if takes_long and row.long_in_flight >= row.long_capacity:
-            raise AssertionError(f"I3: long grant on {self.keys[provider]} without a free long slot")
+            self.refuse_grant("I3: long grant without a free long slot", provider)
         entry = &table.entries[slot]
         table.first_free = entry.node_next
         table.used += 1
@@ -270,15 +273,19 @@ cdef class Ledger:
         lease.granted_at_ns = entry.granted_at_ns
         return lease
 
+    cdef int refuse_return(self, int32_t slot) except -1:
+        cdef LeaseEntry* entry = &self.table.entries[slot]
+        if entry.state != LEASE_HELD:
+            raise AssertionError(f"I2: lease {entry.lease_id} ended twice")
+        raise AssertionError(f"I1: {self.keys[entry.provider]} would fall below zero")
+
     cdef int give_back(self, int32_t slot) except -1:
         """End a held entry: free what it took. The entry itself is left to the caller."""
         cdef LeaseTable* table = self.table
         cdef LeaseEntry* entry = &table.entries[slot]
         cdef ProviderState* row = &self.providers[entry.provider]
-        if entry.state != LEASE_HELD:
-            raise AssertionError(f"I2: lease {entry.lease_id} ended twice")
-        if row.in_flight <= 0 or row.long_in_flight < entry.took_long:
-            raise AssertionError(f"I1: {self.keys[entry.provider]} would fall below zero")
+        if entry.state != LEASE_HELD or row.in_flight <= 0 or row.long_in_flight < entry.took_long:
+            self.refuse_return(slot)
         row.in_flight -= 1
         row.long_in_flight -= entry.took_long
         if entry.node_previous == NONE:
@@ -290,14 +297,19 @@ cdef class Ledger:
         entry.state = LEASE_LOST
         return 0
 
+    cdef int end_held(self, int32_t slot) except -1:
+        """End a held lease whose Lease object knows of it or is gone."""
+        self.give_back(slot)
+        free_entry(self.table, slot)
+        return 0
+
     cdef int32_t end_dropped(self) except -2:
         """Give back the lease that was dropped first; return its provider, or NONE when none was dropped."""
         cdef int32_t slot = self.table.first_dropped
         if slot == NONE:
             return NONE
-        self.give_back(slot)
         undrop_entry(self.table, slot)
-        free_entry(self.table, slot)
+        self.end_held(slot)
         return self.table.entries[slot].provider
 
     cdef int lose_leases(self, int32_t node) except -1:

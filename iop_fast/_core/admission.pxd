@@ -96,9 +96,9 @@ cdef class Admission:
     cpdef verify(self)
 
     cdef object admit(self, int64_t now_ns, object owner, Arrival* arrival)
-    cdef Choice choose_for(self, const Arrival* arrival) noexcept
+    cdef void choose_for(self, Choice* choice, const Arrival* arrival) noexcept
     cdef Waiter make_waiter(self, object owner)
-    cdef object arrive(self, Arrival* arrival, Choice choice, Waiter waiter)
+    cdef object arrive(self, Arrival* arrival, const Choice* choice, Waiter waiter)
     cdef int32_t line_for(self, const Arrival* arrival) except -1
     cdef void count_arrival(self, const Arrival* arrival) noexcept
     cdef object refuse(self, const Arrival* arrival, int outcome)
@@ -108,15 +108,17 @@ cdef class Admission:
     cdef int take_health(self, list reported) except -1
     cdef void set_link(self, int32_t row, uint8_t link) noexcept
     cdef int begin(self, int64_t now_ns) except -1
+    cdef int refuse_time(self, int64_t now_ns) except -1
     cdef bint is_due(self, int64_t enqueued_at_ns) noexcept
     cdef void expire(self) noexcept
+    cdef void expire_due(self) noexcept
     cdef void evict(self, int32_t slot, uint8_t outcome) noexcept
     cdef int settle(self) except -1
     cdef void strand_marked(self) noexcept
     cdef int grant_marked(self) except -1
     cdef void restore_heap(self, int32_t row) noexcept
     cdef int finish(self) except -1
-    cdef Choice choose_for_line(self, int32_t row) noexcept
+    cdef void choose_for_line(self, Choice* choice, int32_t row) noexcept
     cdef int grant_head(self, int32_t row, int32_t provider) except -1
     cdef int grant_freed(self, int32_t provider) except -1
     cdef int32_t oldest_line(self, int32_t provider) noexcept

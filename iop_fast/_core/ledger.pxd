@@ -125,6 +125,9 @@ cdef class Ledger:
     cdef int reserve_leases(self, int64_t wanted) except -1
     cdef int32_t take(self, int32_t provider, bint takes_long, int64_t now_ns) except -1
     cdef Lease make_lease(self, int32_t slot, bint is_long, int64_t sequence, int64_t enqueued_at_ns)
+    cdef int refuse_grant(self, str what, int32_t provider) except -1
+    cdef int refuse_return(self, int32_t slot) except -1
+    cdef int end_held(self, int32_t slot) except -1
     cdef int give_back(self, int32_t slot) except -1
     cdef int32_t end_dropped(self) except -2
     cdef int lose_leases(self, int32_t node) except -1
