@@ -26,7 +26,7 @@ import ssl
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, cast
 
 Script = Callable[["Exchange"], Awaitable[None]]
 
@@ -68,8 +68,7 @@ class Peer(asyncio.Protocol):
         self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)
         self.number = self.backend.register(self)
 
     def data_received(self, data: bytes) -> None:
@@ -264,6 +263,8 @@ class FakeBackend:
         self.failures: list[BaseException] = []
         self._peers: dict[int, Peer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._deserted = asyncio.Event()
+        self._deserted.set()
         self._server: asyncio.Server
         self.port = 0
 
@@ -292,6 +293,7 @@ class FakeBackend:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
+        await self._deserted.wait()
         if self.failures:
             raise self.failures[0]
 
@@ -306,6 +308,7 @@ class FakeBackend:
         """Take a new connection; returns its number."""
         self.connections += 1
         self._peers[self.connections] = peer
+        self._deserted.clear()
         task = asyncio.get_running_loop().create_task(self._serve(peer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -314,6 +317,8 @@ class FakeBackend:
     def forget(self, peer: Peer) -> None:
         """A connection is gone."""
         self._peers.pop(peer.number, None)
+        if not self._peers:
+            self._deserted.set()
 
     async def _serve(self, peer: Peer) -> None:
         keep = True

@@ -112,11 +112,13 @@ def end_to_end(fields: Iterable[Field], drop: frozenset[bytes] = frozenset()) ->
 def request_fields(fields: Iterable[Field], key: str) -> list[tuple[str, str]]:
     """Return a request's fields as they go to a provider with a key of its own ("" for none).
 
-    aiohttp writes text as UTF-8, so a value that is UTF-8 arrives as it came and one that is not is read as Latin-1.
+    aiohttp writes text as UTF-8, so a value that is UTF-8 arrives as it came and one that is not is read as Latin-1. It
+    takes two spellings of one name for a replacement, so a repeated field gets the spelling of its first.
     """
     kept = list(end_to_end(fields, NOT_FORWARDED))
-    texts = [(name.decode("latin-1"), as_text(value)) for name, value in kept]
-    if key and not any(name.lower() in CREDENTIALS for name, _ in kept):
+    spelled: dict[bytes, str] = {}
+    texts = [(spelled.setdefault(name.lower(), name.decode("latin-1")), as_text(value)) for name, value in kept]
+    if key and CREDENTIALS.isdisjoint(spelled):
         texts.append(("Authorization", f"Bearer {key}"))
     return texts
 

@@ -24,6 +24,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -187,7 +189,7 @@ class HttpRun:
             except aiohttp.ClientConnectorError as error:
                 return self._connect_failed(connect_reason(error), is_own_failure(error))
             except aiohttp.ClientResponseError as error:
-                return upstream_error(f"the answer is not HTTP: {error.message}")
+                return upstream_error(f"the answer is not HTTP: {first_line(error.message)}")
             except aiohttp.ClientConnectionError:
                 if not self._can_send_again():
                     return upstream_error("the provider closed the connection before it answered")
@@ -248,7 +250,8 @@ class HttpRun:
         self._watchdog.watch(self._timeouts.idle_ms)
         self._sink.on_head(head)
         try:
-            await self._read(response.content)
+            with broken_with(protocol, response.content):
+                await self._read(response.content)
         except aiohttp.ClientError:
             if rest := left_in(response.content):
                 self._sink.on_data(rest)
@@ -302,9 +305,39 @@ def upstream_error(detail: str) -> End:
     return End(pb.RunEnd.UPSTREAM_ERROR, detail, None)
 
 
+def first_line(message: str) -> str:
+    """Return what a parser complains of, without the bytes it points at below."""
+    return message.partition("\n")[0].rstrip(": ")
+
+
 def reason_of(response: aiohttp.ClientResponse) -> bytes:
     """Return the reason phrase as it came."""
     return (response.reason or "").encode("utf-8", "surrogateescape")
+
+
+@contextmanager
+def broken_with(protocol: ResponseHandler | None, content: aiohttp.StreamReader) -> Iterator[None]:
+    """Break a body off when its connection is closed under it: aiohttp leaves that out where the framing is wrong."""
+
+    def on_closed(closed: asyncio.Future[None] | None) -> None:
+        if closed is not None and not closed.cancelled():
+            closed.exception()
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the connection was closed"))
+
+    if protocol is None:  # the body is complete already
+        yield
+        return
+    closed = protocol.closed
+    if closed is None:
+        on_closed(None)
+        yield
+        return
+    closed.add_done_callback(on_closed)
+    try:
+        yield
+    finally:
+        closed.remove_done_callback(on_closed)
 
 
 def left_in(content: aiohttp.StreamReader) -> bytes:
