@@ -162,7 +162,13 @@ def stream_opener(config: NodeConfig) -> OpenStream:
         credentials = None if tls is None else channel_credentials(tls.ca_file, tls.cert_file, tls.key_file)
     except OSError as error:
         raise StartError(f"edge.tls: {error}") from None
-    return partial(streams.dial, config.edge.address, credentials)
+    return partial(
+        streams.dial,
+        config.edge.address,
+        credentials,
+        server_name=None if tls is None else tls.server_name,
+        window_bytes=config.limits.window_bytes,
+    )
 
 
 def read_token(config: NodeConfig, environ: Mapping[str, str]) -> str:
