@@ -36,7 +36,8 @@ def built_module(name: str) -> ModuleType:
         command.run()
         found = sorted(BUILD.glob(f"{name}.*.so"))
     spec = importlib.util.spec_from_file_location(name, found[0])
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

@@ -6,8 +6,8 @@ import json
 
 PROSE = (
     "The night ferry left the harbour a little after eleven, with most of its lights already out. \"It isn't worth "
-    'half of what he wants," the older one said, "and you know it." The crew had seen the forecast, and they moved with the '
-    "careful speed of people who expect a long night.\n"
+    'half of what he wants," the older one said, "and you know it." The crew had seen the forecast, and they moved '
+    "with the careful speed of people who expect a long night.\n"
 )
 CODE = (
     "def take(self, count: int = 1) -> bool:\n    now = self._clock()\n    if self._level < count:\n"
@@ -71,4 +71,27 @@ def bodies() -> dict[str, bytes]:
         "agent_8kib": json.dumps(
             {"model": "m", "messages": [{"role": "user", "content": CODE * 16}], "tools": [TOOL] * 8, "stream": True}
         ).encode(),
+    }
+
+
+def hostile_bodies(size: int) -> dict[str, bytes]:
+    """Return bodies of about `size` bytes that are as much structure and as little text as JSON allows."""
+
+    def field(key: str, piece: str) -> bytes:
+        count = size // (len(piece) + 1)
+        return ('{"model":"m","' + key + '":[' + ",".join([piece] * count) + "]}").encode()
+
+    return {
+        "brackets": field("messages", "[]"),
+        "objects": field("messages", "{}"),
+        "digits": field("input", "1"),
+        "literals": field("tools", "null"),
+        "empty_strings": field("messages", '""'),
+        "short_keys": field("messages", '{"":""}'),
+        "unknown_keys": field("messages", '{"tool_call_ix":0}'),
+        "escapes": field("messages", '"\\n\\n\\n\\n"'),
+        "escaped_characters": field("messages", '"\\ud83d\\ude00"'),
+        "two_byte_characters": field("messages", '"' + "\u00e9" * 8 + '"'),
+        "white_space": b'{"model":"m","n":' + b" " * size + b"1}",
+        "long_number": b'{"model":"m","n":' + b"7" * size + b"}",
     }

@@ -37,12 +37,7 @@ is oldest and the catalog's order decides among those.
 
 A refused step (a second release, a stale generation, a waiter that has ended) does nothing at all, not even expire.
 
-Models are rows too. A row goes back to the free ones when the model leaves the plan: its waiters have no candidate and
-end in the same step, and nothing else names a model by row.
-
-A plan is *staged* (read, checked, memory reserved; may raise, changes nothing) and then committed, which cannot fail.
-Objects of the plan before are compared by identity first: a plan that shares its ProviderSpecs and mapping tuples with
-its predecessor costs a pointer comparison for each.
+How a plan is read and taken over stands in plans.pyx.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,8 +45,7 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 cimport cython
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy
+from libc.stdlib cimport free
 
 from iop_fast._core.ledger cimport (
     END_LOST,
@@ -63,12 +57,14 @@ from iop_fast._core.ledger cimport (
     LINK_READY,
     NONE,
     LeaseTable,
+    ModelState,
     NodeState,
     ProviderState,
     drop_entry,
     free_entry,
 )
-from iop_fast._core.wait_queue cimport Line, ProviderLines, WaiterEntry, duplicate
+from iop_fast._core.plans cimport Staging, allocated
+from iop_fast._core.wait_queue cimport Line, ProviderLines, WaiterEntry
 
 
 # A cimported type is no attribute of the module, and these two belong to its interface.
@@ -204,31 +200,6 @@ cdef void choose(
             choice.provider = index
 
 
-# Staging of plans -----------------------------------------------------------------------------------------------------
-
-@cython.final
-cdef class Staging:
-
-    def __dealloc__(self):
-        cdef int32_t row
-        free(self.order)
-        free(self.touched)
-        if self.is_new is not NULL:
-            for row in range(self.model_count):
-                if self.is_new[row]:
-                    free(self.models[row].candidates)
-        free(self.models)
-        free(self.is_new)
-        free(self.can)
-
-
-cdef void* allocated(int64_t count, size_t row_size) except NULL:
-    cdef void* rows = calloc(max(1, count), row_size)
-    if rows is NULL:
-        raise MemoryError()
-    return rows
-
-
 cdef void abandon_entry(LeaseTable* table, int32_t slot) noexcept:
     """An entry for which no Lease object could be made: held ones wait for `reclaim`."""
     if table.entries[slot].state == LEASE_HELD:
@@ -243,9 +214,7 @@ cdef class Admission:
     def __cinit__(self):
         self.ledger = Ledger.__new__(Ledger)
         self.queue = WaitQueue.__new__(WaitQueue)
-        self.names = {}
-        self.mappings = []
-        self.specs = ()
+        self.catalog = Catalog.__new__(Catalog, self.ledger, self.queue)
         self.failures = []
 
     def __init__(self, plan, *, int64_t now_ns=0, bint verify=False):
@@ -253,18 +222,11 @@ cdef class Admission:
         self.is_verifying = verify
         self.reconfigure(now_ns, plan)
 
-    def __dealloc__(self):
-        cdef int32_t row
-        for row in range(self.model_count):
-            free(self.models[row].candidates)
-        free(self.models)
-        free(self.order)
-
     # Steps of requests ------------------------------------------------------------------------------------------------
 
     cpdef object submit(self, int64_t now_ns, object owner, str model, bint long, uint64_t needs):
         cdef Arrival arrival
-        arrival.model = self.names[model]
+        arrival.model = self.catalog.names[model]
         arrival.is_long = long
         arrival.needs = needs
         arrival.excluded = NONE
@@ -280,7 +242,7 @@ cdef class Admission:
             raise ValueError(f"lease {ended.lease_id} was re-admitted before")
         self.begin(now_ns)
         ended.was_readmitted = True
-        arrival.model = self.names.get(model, NONE)
+        arrival.model = self.catalog.names.get(model, NONE)
         arrival.is_long = ended.is_long
         arrival.needs = needs
         arrival.excluded = ended.provider
@@ -314,7 +276,7 @@ cdef class Admission:
             choice.provider = NONE
             choice.has_able = choice.has_live = False
             return
-        model = &self.models[arrival.model]
+        model = &self.catalog.models[arrival.model]
         is_constrained = arrival.is_long and model.has_long
         choose(choice, self.ledger.providers, model, arrival.needs, is_constrained, arrival.excluded)
 
@@ -336,7 +298,7 @@ cdef class Admission:
             return self.grant_arrival(arrival, choice.provider)
         if not choice.has_live:
             return self.refuse(arrival, EVICTED_UNAVAILABLE if arrival.is_readmitted else REJECTED_UNAVAILABLE)
-        if not arrival.is_readmitted and self.queue.fresh.count >= self.queue_limit:
+        if not arrival.is_readmitted and self.queue.fresh.count >= self.catalog.queue_limit:
             return self.refuse(arrival, REJECTED_QUEUE_FULL)
         waiter.sequence = arrival.sequence
         waiter.enqueued_at_ns = arrival.enqueued_at_ns
@@ -347,7 +309,7 @@ cdef class Admission:
     cdef int32_t line_for(self, const Arrival* arrival) except -1:
         return self.queue.open_line(
             arrival.model, arrival.is_long, arrival.needs, arrival.excluded,
-            &self.models[arrival.model], self.ledger.providers,
+            &self.catalog.models[arrival.model], self.ledger.providers,
         )
 
     cdef void count_arrival(self, const Arrival* arrival) noexcept:
@@ -363,7 +325,7 @@ cdef class Admission:
         return OUTCOME_OF[outcome]
 
     cdef Lease grant_arrival(self, const Arrival* arrival, int32_t provider):
-        cdef bint takes_long = arrival.is_long and self.models[arrival.model].has_long
+        cdef bint takes_long = arrival.is_long and self.catalog.models[arrival.model].has_long
         cdef int32_t slot
         cdef Lease lease
         if self.is_verifying:
@@ -399,7 +361,7 @@ cdef class Admission:
         return True
 
     cpdef bint cancel(self, int64_t now_ns, Waiter waiter) except -1:
-        cdef object owner
+        cdef object _owner
         if waiter is None:
             raise TypeError("cancel: expected a Waiter, got None")
         if not waiter.is_waiting:
@@ -410,7 +372,7 @@ cdef class Admission:
         self.queue.unlink(waiter.slot)
         self.queue.give_up_entry(waiter.slot)
         waiter.is_waiting = False
-        owner = waiter.owner  # its last reference may go only after the step
+        _owner = waiter.owner  # its last reference may go only after the step
         waiter.owner = None
         self.outcomes[EVICTED_CANCELLED] += 1
         self.expire()
@@ -514,9 +476,9 @@ cdef class Admission:
     cdef int32_t current_node(self, str node_id, int64_t generation) except -2:
         """The row of a Node whose session of this generation is up, else NONE."""
         cdef int32_t row = self.ledger.find_node(node_id)
-        if row == NONE or self.ledger.nodes[row].generation != generation or self.ledger.nodes[row].link == LINK_OFFLINE:
+        if row == NONE or self.ledger.nodes[row].generation != generation:
             return NONE
-        return row
+        return NONE if self.ledger.nodes[row].link == LINK_OFFLINE else row
 
     cdef list read_health(self, int32_t row, object healthy):
         """The reported health of the Node's providers as numbers, 2 * provider + healthy; unknown ids are left out."""
@@ -560,10 +522,10 @@ cdef class Admission:
         raise ValueError(f"time never falls: expected at least {self.now_ns} ns, got {now_ns}")
 
     cdef bint is_due(self, int64_t enqueued_at_ns) noexcept:
-        return self.queue_timeout_ns > 0 and self.now_ns - enqueued_at_ns >= self.queue_timeout_ns
+        return self.catalog.queue_timeout_ns > 0 and self.now_ns - enqueued_at_ns >= self.catalog.queue_timeout_ns
 
     cdef inline void expire(self) noexcept:
-        if self.queue.line_count > 0 and self.queue_timeout_ns > 0:
+        if self.queue.line_count > 0 and self.catalog.queue_timeout_ns > 0:
             self.expire_due()
 
     cdef void expire_due(self) noexcept:
@@ -627,7 +589,7 @@ cdef class Admission:
 
     cdef void choose_for_line(self, Choice* choice, int32_t row) noexcept:
         cdef Line* line = &self.queue.lines[row]
-        cdef ModelState* model = &self.models[line.model]
+        cdef ModelState* model = &self.catalog.models[line.model]
         cdef bint is_constrained = line.is_long and model.has_long
         choose(choice, self.ledger.providers, model, line.needs, is_constrained, line.excluded)
 
@@ -637,7 +599,7 @@ cdef class Admission:
         if self.is_verifying:
             self.verify_turn(row)
             self.verify_choice(line.model, line.is_long, line.needs, line.excluded, provider)
-        lease = self.ledger.take(provider, line.is_long and self.models[line.model].has_long, self.now_ns)
+        lease = self.ledger.take(provider, line.is_long and self.catalog.models[line.model].has_long, self.now_ns)
         self.outcomes[GRANTED] += 1
         self.queue.decide(slot, GRANTED, lease)
         return 0
@@ -664,7 +626,7 @@ cdef class Admission:
             line = &self.queue.lines[lines.refs[place].line]
             if best != NONE and line.head_sequence > sequence:
                 continue
-            if line.is_long and not has_long_slot and self.models[line.model].has_long:
+            if line.is_long and not has_long_slot and self.catalog.models[line.model].has_long:
                 continue
             best = lines.refs[place].line
             sequence = line.head_sequence
@@ -731,244 +693,15 @@ cdef class Admission:
     # Plans ------------------------------------------------------------------------------------------------------------
 
     def reconfigure(self, int64_t now_ns, plan):
-        cdef Staging staging
-        if self.is_planning:
-            raise RuntimeError("reconfigure called while a plan is being read")
-        self.is_planning = True
-        try:
-            staging = self.stage(plan)
-        finally:
-            self.is_planning = False
+        cdef Staging staging = self.catalog.read(plan)
         self.begin(now_ns)
-        self.commit(staging)
+        self.catalog.commit(staging)
         if self.queue.line_count > 0:
             self.queue.unmark_all()
             self.queue.mark_all()
             self.settle()
-        self.overhang = max(0, self.queue.fresh.count - self.queue_limit)
+        self.overhang = max(0, self.queue.fresh.count - self.catalog.queue_limit)
         self.finish()
-
-    cdef Staging stage(self, object plan):
-        cdef Staging staging = Staging.__new__(Staging)
-        self.plan_mark += 1
-        staging.queue_limit = plan.max_queue
-        staging.queue_timeout_ns = plan.queue_timeout_ns
-        if staging.queue_limit < 0 or staging.queue_timeout_ns < 0:
-            raise ValueError(f"expected a queue limit and timeout of 0 or more, got {plan.max_queue!r}, "
-                             f"{plan.queue_timeout_ns!r}")
-        self.stage_providers(staging, tuple(plan.providers))
-        self.stage_models(staging, plan.models)
-        self.check_candidates(staging)
-        self.queue.reserve_providers(self.ledger.provider_count)
-        if self.queue.line_count > 0 and (staging.changes_mapping or staging.changes_can):
-            self.stage_index(staging)
-        return staging
-
-    cdef int stage_providers(self, Staging staging, tuple specs) except -1:
-        cdef int32_t place, provider, count = <int32_t>len(specs)
-        cdef bint is_same
-        cdef ProviderState* row
-        cdef object spec
-        staging.specs = specs
-        staging.order = <int32_t*>allocated(count, sizeof(int32_t))
-        staging.order_count = count
-        staging.touched = <StagedProvider*>allocated(count, sizeof(StagedProvider))
-        for place in range(count):
-            spec = specs[place]
-            is_same = place < self.order_count and self.specs[place] is spec
-            provider = self.order[place] if is_same else self.ledger.intern_provider((spec[0], spec[1]))
-            row = &self.ledger.providers[provider]
-            if row.plan_mark == self.plan_mark:
-                raise ValueError(f"provider {self.ledger.keys[provider]} stands twice in the plan")
-            row.plan_mark = self.plan_mark
-            staging.kept += row.is_planned
-            staging.order[place] = provider
-            if not is_same or row.is_healthy != row.planned_health:
-                self.stage_spec(staging, provider, spec)
-        return 0
-
-    cdef int stage_spec(self, Staging staging, int32_t provider, object spec) except -1:
-        cdef ProviderState* row = &self.ledger.providers[provider]
-        cdef StagedProvider* staged = &staging.touched[staging.touched_count]
-        staged.provider = provider
-        staged.capacity = spec[2]
-        staged.long_capacity = spec[3]
-        staged.priority = spec[4]
-        staged.is_enabled = bool(spec[5])
-        staged.is_healthy = bool(spec[6])
-        staged.can = spec[7]
-        if staged.capacity < 0 or staged.long_capacity < 0:
-            raise ValueError(f"provider {self.ledger.keys[provider]}: expected capacities of 0 or more, got "
-                             f"{staged.capacity} and {staged.long_capacity}")
-        staging.changes_can |= staged.can != row.can
-        staging.changes_long |= staged.long_capacity != row.long_capacity
-        staging.touched_count += not (
-            row.is_planned
-            and staged.capacity == row.capacity
-            and staged.long_capacity == row.long_capacity
-            and staged.priority == row.priority
-            and staged.is_enabled == row.is_enabled
-            and staged.is_healthy == row.is_healthy == row.planned_health
-            and staged.can == row.can
-        )
-        return 0
-
-    cdef int stage_models(self, Staging staging, object models) except -1:
-        cdef list changed = []
-        cdef int32_t row, kept = 0, place, count
-        cdef object name, mapping
-        count = self.model_count + <int32_t>len(models)
-        staging.models = <ModelState*>allocated(count, sizeof(ModelState))
-        staging.is_new = <uint8_t*>allocated(count, sizeof(uint8_t))
-        staging.model_count = self.model_count
-        if self.model_count > 0:
-            memcpy(staging.models, self.models, self.model_count * sizeof(ModelState))
-        for name, mapping in models.items():
-            row = self.names.get(name, NONE)
-            if row == NONE:
-                changed.append((name, mapping))
-                continue
-            staging.models[row].plan_mark = self.plan_mark
-            kept += 1
-            if type(mapping) is not tuple or mapping is not self.mappings[row]:
-                changed.append((name, mapping))
-        staging.names = self.names
-        staging.mappings = self.mappings
-        if changed or kept < len(self.names):
-            staging.names = self.names.copy()
-            staging.mappings = self.mappings.copy()
-            self.stage_removals(staging)
-            for name, mapping in changed:
-                self.stage_model(staging, name, mapping)
-        return 0
-
-    cdef int stage_removals(self, Staging staging) except -1:
-        cdef int32_t row
-        for name, row in self.names.items():
-            if staging.models[row].plan_mark != self.plan_mark:
-                del staging.names[name]
-                staging.mappings[row] = None
-                staging.models[row].candidates = NULL
-                staging.models[row].count = 0
-                staging.is_new[row] = True
-                staging.changes_mapping = True
-        return 0
-
-    cdef int stage_model(self, Staging staging, str name, object mapping) except -1:
-        cdef int32_t row = staging.names.get(name, NONE), count = <int32_t>len(mapping), place = 0
-        cdef int32_t* candidates = <int32_t*>allocated(count, sizeof(int32_t))
-        cdef ModelState* model
-        cdef int32_t provider
-        try:
-            self.model_mark += 1
-            for key in mapping:
-                provider = self.ledger.key_index.get(tuple(key), NONE)
-                if provider == NONE or self.ledger.providers[provider].plan_mark != self.plan_mark:
-                    raise ValueError(f"model {name!r} names provider {key!r}, which is not in the plan")
-                if self.ledger.providers[provider].model_mark == self.model_mark:
-                    raise ValueError(f"model {name!r} names provider {key!r} twice")
-                self.ledger.providers[provider].model_mark = self.model_mark
-                candidates[place] = provider
-                place += 1
-            if row == NONE:
-                row = self.stage_row(staging)
-                staging.names[name] = row
-        except BaseException:
-            free(candidates)
-            raise
-        model = &staging.models[row]
-        staging.mappings[row] = mapping
-        if model.count == count and memcmp(model.candidates, candidates, count * sizeof(int32_t)) == 0:
-            free(candidates)  # another object that says the same
-            candidates = model.candidates
-        else:
-            staging.is_new[row] = True
-            staging.changes_mapping = True
-        model.candidates = candidates
-        model.count = count
-        model.plan_mark = self.plan_mark
-        return 0
-
-    cdef int32_t stage_row(self, Staging staging) except -1:
-        """A row for a new model: one that was free before this plan, else one more."""
-        while staging.free_row < self.model_count:
-            staging.free_row += 1
-            if self.mappings[staging.free_row - 1] is None:
-                return staging.free_row - 1
-        staging.mappings.append(None)
-        staging.model_count += 1
-        return staging.model_count - 1
-
-    cdef int check_candidates(self, Staging staging) except -1:
-        """Mappings that were taken over unread may name a provider that has left."""
-        cdef int32_t row, place
-        if staging.kept == self.order_count:
-            return 0
-        for row in range(staging.model_count):
-            for place in range(staging.models[row].count):
-                if self.ledger.providers[staging.models[row].candidates[place]].plan_mark != self.plan_mark:
-                    key = self.ledger.keys[staging.models[row].candidates[place]]
-                    raise ValueError(f"a model names provider {key!r}, which is not in the plan")
-        return 0
-
-    cdef int stage_index(self, Staging staging) except -1:
-        cdef int32_t provider, place
-        staging.can = <uint64_t*>allocated(self.ledger.provider_count, sizeof(uint64_t))
-        for provider in range(self.ledger.provider_count):
-            staging.can[provider] = self.ledger.providers[provider].can
-        for place in range(staging.touched_count):
-            staging.can[staging.touched[place].provider] = staging.touched[place].can
-        staging.index = self.queue.build_index(staging.models, staging.can, self.ledger.provider_count)
-        return 0
-
-    cdef void commit(self, Staging staging) noexcept:  # commitment point
-        cdef int32_t place
-        cdef ProviderState* row
-        for place in range(staging.touched_count):
-            self.apply_spec(&staging.touched[place])
-        if staging.kept < self.order_count:
-            for place in range(self.order_count):
-                row = &self.ledger.providers[self.order[place]]
-                if row.plan_mark != self.plan_mark:
-                    row.is_planned = False
-                    row.is_live = False
-        self.order, staging.order = staging.order, self.order
-        self.order_count = staging.order_count
-        self.models, staging.models = staging.models, self.models
-        self.model_count, staging.model_count = staging.model_count, self.model_count
-        self.specs, staging.specs = staging.specs, self.specs
-        self.names, staging.names = staging.names, self.names
-        self.mappings, staging.mappings = staging.mappings, self.mappings
-        self.queue_limit = staging.queue_limit
-        self.queue_timeout_ns = staging.queue_timeout_ns
-        if staging.changes_long or staging.changes_mapping:
-            self.update_has_long()
-        if staging.index is not None:
-            self.queue.adopt_index(staging.index)
-
-    cdef void apply_spec(self, const StagedProvider* staged) noexcept:
-        cdef ProviderState* row = &self.ledger.providers[staged.provider]
-        row.capacity = staged.capacity
-        row.long_capacity = staged.long_capacity
-        row.priority = staged.priority
-        row.is_enabled = staged.is_enabled
-        row.is_healthy = staged.is_healthy
-        row.planned_health = staged.is_healthy
-        row.can = staged.can
-        row.is_planned = True
-        self.ledger.update_live(staged.provider)
-
-    cdef void update_has_long(self) noexcept:
-        cdef int32_t row
-        for row in range(self.model_count):
-            self.models[row].has_long = self.has_long_slots(&self.models[row])
-
-    cdef bint has_long_slots(self, const ModelState* model) noexcept:
-        cdef int32_t place
-        for place in range(model.count):
-            if self.ledger.providers[model.candidates[place]].long_capacity > 0:
-                return True
-        return False
 
     # Read-outs --------------------------------------------------------------------------------------------------------
 
@@ -982,9 +715,9 @@ cdef class Admission:
     @property
     def next_deadline_ns(self):
         cdef int32_t slot = self.queue.oldest()
-        if slot == NONE or self.queue_timeout_ns == 0:
+        if slot == NONE or self.catalog.queue_timeout_ns == 0:
             return 0
-        return self.queue.entries[slot].enqueued_at_ns + self.queue_timeout_ns
+        return self.queue.entries[slot].enqueued_at_ns + self.catalog.queue_timeout_ns
 
     @property
     def has_dropped(self):
@@ -996,21 +729,21 @@ cdef class Admission:
 
     @property
     def max_queue(self):
-        return self.queue_limit
+        return self.catalog.queue_limit
 
     def provider_key(self, Lease lease not None):
         self.check_own(lease)
         return self.ledger.keys[lease.provider]
 
     def live_candidates(self, str model, bint long, uint64_t needs):
-        cdef ModelState* row = &self.models[<int32_t>self.names[model]]
+        cdef ModelState* row = &self.catalog.models[<int32_t>self.catalog.names[model]]
         cdef int32_t place, count = 0
         for place in range(row.count):
             count += is_live_for(&self.ledger.providers[row.candidates[place]], needs, long and row.has_long)
         return count
 
     def snapshot(self):
-        return [self.snapshot_row(self.order[place]) for place in range(self.order_count)]
+        return [self.snapshot_row(self.catalog.order[place]) for place in range(self.catalog.order_count)]
 
     cdef object snapshot_row(self, int32_t provider):
         cdef ProviderState* row = &self.ledger.providers[provider]
@@ -1044,7 +777,7 @@ cdef class Admission:
             return 0
         for place in range(lines.count):
             line = &self.queue.lines[lines.refs[place].line]
-            if row.long_capacity > 0 or not (line.is_long and self.models[line.model].has_long):
+            if row.long_capacity > 0 or not (line.is_long and self.catalog.models[line.model].has_long):
                 queued += line.waiting
         return queued
 
@@ -1064,27 +797,9 @@ cdef class Admission:
 
     def copy(self):
         cdef Admission twin = Admission.__new__(Admission)
-        cdef int32_t row
         twin.ledger = self.ledger.copy()
         twin.queue = self.queue.copy()
-        twin.models = <ModelState*>allocated(self.model_count, sizeof(ModelState))
-        for row in range(self.model_count):
-            twin.models[row] = self.models[row]
-            twin.models[row].candidates = NULL
-        twin.model_count = self.model_count
-        for row in range(self.model_count):
-            twin.models[row].candidates = <int32_t*>duplicate(
-                self.models[row].candidates, self.models[row].count, sizeof(int32_t)
-            )
-        twin.order = <int32_t*>duplicate(self.order, self.order_count, sizeof(int32_t))
-        twin.order_count = self.order_count
-        twin.names = self.names
-        twin.mappings = self.mappings
-        twin.specs = self.specs
-        twin.plan_mark = self.plan_mark
-        twin.model_mark = self.model_mark
-        twin.queue_limit = self.queue_limit
-        twin.queue_timeout_ns = self.queue_timeout_ns
+        twin.catalog = self.catalog.copy(twin.ledger, twin.queue)
         twin.now_ns = self.now_ns
         twin.last_sequence = self.last_sequence
         twin.is_verifying = self.is_verifying
@@ -1101,18 +816,20 @@ cdef class Admission:
 
     cpdef verify(self):
         cdef int32_t row
+        cdef ModelState* model
         cdef int64_t ended = 0
         self.ledger.verify()
         self.queue.verify()
         for row in range(OUTCOMES):
             ended += self.outcomes[row]
         assert self.submitted + self.readmitted == ended + self.waiting, "I10: requests in and out do not add up"
-        self.overhang = min(self.overhang, max(0, self.queue.fresh.count - self.queue_limit))
-        assert self.queue.fresh.count <= self.queue_limit + self.overhang, "I6: more waiters than max_queue"
+        self.overhang = min(self.overhang, max(0, self.queue.fresh.count - self.catalog.queue_limit))
+        assert self.queue.fresh.count <= self.catalog.queue_limit + self.overhang, "I6: more waiters than max_queue"
         for row in range(self.ledger.provider_count):
             self.verify_provider(row)
-        for row in range(self.model_count):
-            assert self.models[row].has_long == self.has_long_slots(&self.models[row]), "I8: stale class of a model"
+        for row in range(self.catalog.model_count):
+            model = &self.catalog.models[row]
+            assert model.has_long == self.catalog.has_long_slots(model), "I8: stale class of a model"
         for row in range(self.queue.line_capacity):
             if self.queue.lines[row].waiting > 0:
                 self.verify_line(row)
@@ -1126,7 +843,7 @@ cdef class Admission:
 
     cdef int verify_line(self, int32_t row) except -1:
         cdef Line* line = &self.queue.lines[row]
-        cdef ModelState* model = &self.models[line.model]
+        cdef ModelState* model = &self.catalog.models[line.model]
         cdef Choice choice
         cdef int32_t place, able = 0
         self.choose_for_line(&choice, row)
@@ -1141,9 +858,11 @@ cdef class Admission:
         assert able == line.member_count, "I4: the index misses a provider of a line"
         return 0
 
-    cdef int verify_choice(self, int32_t model, bint is_long, uint64_t needs, int32_t excluded, int32_t chosen) except -1:
+    cdef int verify_choice(
+        self, int32_t model, bint is_long, uint64_t needs, int32_t excluded, int32_t chosen
+    ) except -1:
         """I9: no free live candidate stands before the chosen one."""
-        cdef ModelState* row = &self.models[model]
+        cdef ModelState* row = &self.catalog.models[model]
         cdef bint is_constrained = is_long and row.has_long
         cdef ProviderState* provider
         cdef int32_t place

@@ -3,8 +3,9 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
-from iop_fast._core.ledger cimport Lease, Ledger, ModelState
-from iop_fast._core.wait_queue cimport LineIndex, Waiter, WaiterEntry, WaitQueue
+from iop_fast._core.ledger cimport Lease, Ledger
+from iop_fast._core.plans cimport Catalog
+from iop_fast._core.wait_queue cimport Waiter, WaiterEntry, WaitQueue
 
 
 cdef enum:
@@ -27,60 +28,15 @@ cdef struct Arrival:
     bint is_readmitted
 
 
-cdef struct StagedProvider:
-    int32_t provider
-    int32_t capacity
-    int32_t long_capacity
-    int32_t priority
-    uint8_t is_enabled
-    uint8_t is_healthy
-    uint64_t can
-
-
-@cython.final
-cdef class Staging:
-    """A plan read and checked, not committed yet."""
-    cdef int32_t* order             # providers in file order
-    cdef int32_t order_count
-    cdef StagedProvider* touched    # those that differ from what stands in the ledger
-    cdef int32_t touched_count
-    cdef ModelState* models         # rows of the new catalog; unchanged ones share their candidates with the old
-    cdef uint8_t* is_new            # rows whose candidates belong to this staging
-    cdef int32_t model_count
-    cdef uint64_t* can              # by provider, when the index must be built anew
-    cdef LineIndex index
-    cdef int32_t free_row           # rows below it are known to be taken
-    cdef int32_t kept               # providers that the plan before had too
-    cdef bint changes_mapping
-    cdef bint changes_can
-    cdef bint changes_long
-    cdef int64_t queue_limit
-    cdef int64_t queue_timeout_ns
-    cdef tuple specs
-    cdef dict names
-    cdef list mappings
-
-
 @cython.final
 cdef class Admission:
     cdef Ledger ledger
     cdef WaitQueue queue
-    cdef ModelState* models
-    cdef int32_t model_count
-    cdef dict names                 #: dict[str, int], the models of the plan
-    cdef list mappings              #: list[Sequence[key] | None], by model, as the plan gave them
-    cdef tuple specs                #: tuple[ProviderSpec, ...], by place in the plan
-    cdef int32_t* order             # providers by place in the plan
-    cdef int32_t order_count
-    cdef int32_t plan_mark
-    cdef int32_t model_mark
-    cdef int64_t queue_limit
-    cdef int64_t queue_timeout_ns
+    cdef Catalog catalog
     cdef int64_t now_ns
     cdef int64_t last_sequence
     cdef bint is_verifying
     cdef bint is_delivering
-    cdef bint is_planning
     cdef int64_t overhang           # waiters above queue_limit that a lowering left; for I6
     cdef int64_t outcomes[OUTCOMES]
     cdef int64_t submitted
@@ -126,19 +82,6 @@ cdef class Admission:
     cdef int deliver_grant(self, object owner, const WaiterEntry* entry) except -1
     cdef int deliver_eviction(self, object owner, object outcome) except -1
     cdef int keep_failure(self, object failure) except -1
-    cdef Staging stage(self, object plan)
-    cdef int stage_providers(self, Staging staging, tuple specs) except -1
-    cdef int stage_spec(self, Staging staging, int32_t provider, object spec) except -1
-    cdef int stage_models(self, Staging staging, object models) except -1
-    cdef int stage_removals(self, Staging staging) except -1
-    cdef int stage_model(self, Staging staging, str name, object mapping) except -1
-    cdef int32_t stage_row(self, Staging staging) except -1
-    cdef int check_candidates(self, Staging staging) except -1
-    cdef int stage_index(self, Staging staging) except -1
-    cdef void commit(self, Staging staging) noexcept
-    cdef void apply_spec(self, const StagedProvider* staged) noexcept
-    cdef void update_has_long(self) noexcept
-    cdef bint has_long_slots(self, const ModelState* model) noexcept
     cdef int check_own(self, Lease lease) except -1
     cdef object snapshot_row(self, int32_t provider)
     cdef int64_t pressure(self, int32_t provider) noexcept

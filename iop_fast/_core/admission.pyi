@@ -12,7 +12,7 @@ same step freed a slot for it.
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, final
 
 from iop_fast._core.ledger import Lease as Lease
 from iop_fast._core.wait_queue import Waiter as Waiter
@@ -77,6 +77,7 @@ class SnapshotRow(NamedTuple):
     long_in_flight: int
     queued: int
 
+@final
 class Admission:
     """The ledger, the one global queue and the policy between them."""
 

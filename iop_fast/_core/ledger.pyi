@@ -1,5 +1,8 @@
 """Accounting: what each provider may run and what it runs. Every slot and every lease is here and nowhere else."""
 
+from typing import final
+
+@final
 class Lease:
     """The right to run one request on one provider, ended exactly once. Only the core makes one.
 

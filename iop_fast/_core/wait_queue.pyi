@@ -1,5 +1,8 @@
 """Lines of waiters and the order between them. Admission alone uses the queue; requests keep a `Waiter` each."""
 
+from typing import final
+
+@final
 class Waiter:
     """A request in the queue. Only admission makes one; the owner keeps it to cancel."""
 
@@ -12,5 +15,6 @@ class Waiter:
     def sequence(self) -> int:
         """Its place in the global enqueue order. A re-admitted request keeps the one it had."""
 
+@final
 class WaitQueue:
     """The one queue behind an Admission. It has no Python interface."""

@@ -1,6 +1,7 @@
 """Who gets a request: eligibility, liveness, lowest in_flight, priority, rotation."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_turns_are_shared_by_all_models() -> None:
     names = [f"p{n}" for n in range(5)]
     taken = spread(Desk(plan(*five(), models={"x": names, "y": names})), ["x", "y"], 100)
     assert Counter(taken) == dict.fromkeys(names, 20)
-    assert all(one != other for one, other in zip(taken, taken[1:], strict=False))
+    assert all(one != other for one, other in pairwise(taken))
 
 
 def test_priority_decides_among_equally_loaded() -> None:
