@@ -6,40 +6,59 @@ gets the shape that each API's clients read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 import orjson
 
+from iop_fast.edge.auth import Field
 from iop_fast.edge.routes import Dialect
 from iop_fast.errors import Failure, error_body
 from iop_fast.seams import Head
 
-Field = tuple[bytes, bytes]
-
+EVENT_STREAM = b"text/event-stream"
 JSON_TYPE = (b"content-type", b"application/json")
 
 REASONS: Mapping[int, bytes] = {status.value: status.phrase.encode() for status in HTTPStatus}
 
-# Fields of a provider's answer that are not passed on: the connection's own (RFC 9110, section 7.6.1), and those that
-# the Edge sets itself.
-NOT_PASSED_ON = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-connection",
-        b"proxy-authenticate",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-        b"x-request-id",
-        b"x-iop-provider",
-        b"x-iop-node",
-        b"x-iop-queue-ms",
-        b"x-iop-reason",
-    }
-)
+# What a field of a provider's answer is to the Edge: one that is passed on (0), one that is not (the connection's own,
+# RFC 9110, section 7.6.1, and those that the Edge sets itself), or one that says what may follow a broken stream.
+NOT_PASSED_ON, CONNECTION, TYPE, CODING, LENGTH = range(1, 6)
+MEANINGS: Mapping[bytes, int] = {
+    b"connection": CONNECTION,
+    b"keep-alive": NOT_PASSED_ON,
+    b"proxy-connection": NOT_PASSED_ON,
+    b"proxy-authenticate": NOT_PASSED_ON,
+    b"te": NOT_PASSED_ON,
+    b"trailer": NOT_PASSED_ON,
+    b"transfer-encoding": NOT_PASSED_ON,
+    b"upgrade": NOT_PASSED_ON,
+    b"x-request-id": NOT_PASSED_ON,
+    b"x-iop-provider": NOT_PASSED_ON,
+    b"x-iop-node": NOT_PASSED_ON,
+    b"x-iop-queue-ms": NOT_PASSED_ON,
+    b"x-iop-reason": NOT_PASSED_ON,
+    b"x-iop-clamped": NOT_PASSED_ON,
+    b"content-type": TYPE,
+    b"content-encoding": CODING,
+    b"content-length": LENGTH,
+}
+
+# How many spellings of names are remembered, and how long ones: providers use few, again and again.
+KNOWN_NAMES_MAX = 1024
+KNOWN_NAME_BYTES_MAX = 64
+_known: dict[bytes, int] = {}
+
+
+def meaning_of(name: bytes) -> int:
+    """Say what a field is, by a name in any case."""
+    meaning = _known.get(name)
+    if meaning is None:
+        meaning = MEANINGS.get(name.lower(), 0)
+        if len(name) <= KNOWN_NAME_BYTES_MAX and len(_known) < KNOWN_NAMES_MAX:
+            _known[name] = meaning
+    return meaning
+
 
 # Anthropic's error types by status (docs.anthropic.com, "Errors").
 ANTHROPIC_TYPES: Mapping[int, str] = {
@@ -99,33 +118,34 @@ def json_answer(body: bytes, request_id: bytes) -> Head:
     return Head(200, REASONS[200], headers)
 
 
-def passed_on(head: Head, own: Sequence[Field]) -> Head:
-    """Return a provider's head as the client gets it: end-to-end fields as they came, then the Edge's own."""
-    named = [value for name, value in head.headers if name.lower() == b"connection"]
-    dropped = NOT_PASSED_ON.union(word.strip().lower() for value in named for word in value.split(b",")) if named else (
-        NOT_PASSED_ON
-    )
-    kept = [field for field in head.headers if field[0].lower() not in dropped]
-    kept.extend(own)
-    return Head(head.status, head.reason, kept)
+def passed_on(head: Head, own: Iterable[Field]) -> tuple[Head, bool]:
+    """Return a provider's head as the client gets it, end-to-end fields as they came and then the Edge's own, and
+    whether an error event can be added to the answer: it is a stream of events, not encoded and of no given length."""
+    kept: list[Field] = []
+    named: set[bytes] = set()
+    is_stream, is_plain = False, True
+    for field in head.headers:
+        meaning = _known.get(field[0])
+        if meaning is None:
+            meaning = meaning_of(field[0])
+        if meaning:
+            if meaning == CONNECTION:
+                named.update(word.strip().lower() for word in field[1].split(b","))
+            if meaning <= CONNECTION:
+                continue
+            if meaning == TYPE:
+                is_stream = field[1].partition(b";")[0].strip().lower() == EVENT_STREAM
+            elif meaning == LENGTH or field[1].strip().lower() not in (b"", b"identity"):
+                is_plain = False
+        kept.append(field)
+    if named:
+        kept = [field for field in kept if field[0].lower() not in named]
+    kept += own
+    return Head(head.status, head.reason, kept), is_stream and is_plain
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A stream that breaks off
-
-
-def takes_error_event(head: Head) -> bool:
-    """True for an answer that an error event can be added to: server-sent events, not encoded, of no given length."""
-    is_stream = False
-    for name, value in head.headers:
-        lowered = name.lower()
-        if lowered == b"content-type":
-            is_stream = value.partition(b";")[0].strip().lower() == b"text/event-stream"
-        elif lowered == b"content-length" or (
-            lowered == b"content-encoding" and value.strip().lower() not in (b"", b"identity")
-        ):
-            return False
-    return is_stream
 
 
 def blank_line_after(tail: bytes) -> bytes:

@@ -63,45 +63,62 @@ class Body:
         self._budget = budget
         self._limit = limit
         self._charged = reserved
-        self._blocks: list[bytearray] = []
+        self._blocks: list[bytes | bytearray] = []
         self._allocated = 0  # by all blocks
         self.size = 0
 
     def append(self, piece: bytes) -> None:
         """Take the next bytes. Raises `BodyTooLarge` or `BudgetExhausted`; the body must then be dropped."""
-        if self.size + len(piece) > self._limit:
+        size = self.size
+        if size + len(piece) > self._limit:
             raise BodyTooLarge
-        offset = 0
-        while offset < len(piece):
-            used = self.size % BLOCK_BYTES
-            room = BLOCK_BYTES - used
-            part = piece if not offset and len(piece) <= room else piece[offset : offset + room]
-            self._extend(part, is_new=not used)
-            self.size += len(part)
-            offset += len(part)
+        if not size and len(piece) <= BLOCK_BYTES:
+            # Fast path: most bodies come in one piece, which is kept as it is.
+            self._blocks.append(piece)
+            self._allocated = self.size = len(piece)
+        else:
+            self._append_to_blocks(piece)
         if self._allocated > self._charged:
             if not self._budget.take(self._allocated - self._charged):
                 raise BudgetExhausted
             self._charged = self._allocated
 
-    def _extend(self, part: bytes, is_new: bool) -> None:
-        if is_new:
-            self._blocks.append(bytearray(part))
-            self._allocated += self._blocks[-1].__alloc__()
-        else:
-            last = self._blocks[-1]
-            self._allocated -= last.__alloc__()
+    def _append_to_blocks(self, piece: bytes) -> None:
+        offset = 0
+        while offset < len(piece):
+            used = self.size % BLOCK_BYTES
+            part = piece[offset : offset + BLOCK_BYTES - used]
+            last = bytearray()
+            if used:
+                last = self._growing_block()
+                self._allocated -= last.__alloc__()
+            else:
+                self._blocks.append(last)
             last += part
             self._allocated += last.__alloc__()
+            self.size += len(part)
+            offset += len(part)
+
+    def _growing_block(self) -> bytearray:
+        """Return the last block, made growable if it is a piece that was kept as it came."""
+        last = self._blocks[-1]
+        if isinstance(last, bytes):
+            self._allocated -= len(last)
+            last = self._blocks[-1] = bytearray(last)
+            self._allocated += last.__alloc__()
+        return last
 
     def slice(self, start: int, end: int) -> bytes:
         """Copy a part of the body."""
-        first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
         if start >= end:
             return b""
+        first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
         if first == last:
             base = first * BLOCK_BYTES
-            return bytes(memoryview(self._blocks[first])[start - base : end - base])
+            block = self._blocks[first]
+            if isinstance(block, bytes):
+                return block[start - base : end - base]
+            return bytes(memoryview(block)[start - base : end - base])
         parts = []
         for index in range(first, last + 1):
             base = index * BLOCK_BYTES
@@ -121,6 +138,20 @@ class Edit(NamedTuple):
     start: int
     end: int
     text: bytes
+
+
+def apply_edits(text: bytes, edits: Iterable[Edit]) -> bytes:
+    """Return a short body with its edits made."""
+    parts = []
+    at = 0
+    for start, end, replacement in edits:
+        parts.append(text[at:start])
+        parts.append(replacement)
+        at = end
+    if not parts:
+        return text
+    parts.append(text[at:])
+    return b"".join(parts)
 
 
 class EditedBody:

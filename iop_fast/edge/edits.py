@@ -58,20 +58,14 @@ class Spans(Protocol):
         ...
 
 
-class Edits(NamedTuple):
-    """Edits in order of their place, and the names of the fields that were lowered to a ceiling."""
-
-    edits: Sequence[Edit]
-    clamped: Sequence[str]
-
-
 def plan_edits(
-    spans: Spans, text_at: Callable[[int, int], bytes], served: str, path: bytes, policy: Generation | None
-) -> Edits:
-    """Return what must change for a provider that calls the model `served`. `text_at` reads a part of the body."""
+    spans: Spans, text_at: Callable[[int, int], bytes], served: bytes, path: bytes, policy: Generation | None
+) -> tuple[Sequence[Edit], Sequence[str]]:
+    """Return what must change for a provider that calls the model by the JSON text `served`: edits in order of their
+    place, and the names of the fields that were lowered to a ceiling. `text_at` reads a part of the body."""
     edits = model_edits(spans, text_at, served)
     if policy is None:
-        return Edits(edits, ())
+        return edits, ()
     parameters = PARAMETERS.get(path, NO_PARAMETERS)
     clamps = clamp_edits(spans, text_at, policy, parameters)
     edits += clamps.values()
@@ -79,14 +73,14 @@ def plan_edits(
     if inserted:
         # The body has a member (its model), so a comma may follow.
         edits.append(Edit(spans.insert_at, spans.insert_at, b"".join(member + b"," for member in inserted)))
-    return Edits(sorted(edits), tuple(clamps))
+    return sorted(edits), tuple(clamps)
 
 
-def model_edits(spans: Spans, text_at: Callable[[int, int], bytes], served: str) -> list[Edit]:
+def model_edits(spans: Spans, text_at: Callable[[int, int], bytes], served: bytes) -> list[Edit]:
     """Return the edit that names the served model, none when the body says exactly that."""
     start, end = spans.model_span
-    name = orjson.dumps(served)
-    return [] if end - start == len(name) and text_at(start, end) == name else [Edit(start, end, name)]
+    is_there = end - start == len(served) and text_at(start, end) == served
+    return [] if is_there else [Edit(start, end, served)]
 
 
 def clamp_edits(

@@ -33,7 +33,7 @@ Never done here: a look at a clock, a timer, a byte of the body changed beyond t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
+from enum import IntEnum
 
 from iop_fast import logs
 from iop_fast._core.admission import Outcome
@@ -41,7 +41,8 @@ from iop_fast._core.ledger import Lease
 from iop_fast._core.scan import BodyScan, ScanError
 from iop_fast._core.wait_queue import Waiter
 from iop_fast.edge.ages import NO_HANDLE
-from iop_fast.edge.answers import Field, passed_on
+from iop_fast.edge.answers import passed_on
+from iop_fast.edge.auth import Field
 from iop_fast.edge.body import Body, BodyTooLarge, BudgetExhausted
 from iop_fast.edge.gate import NS_PER_MS
 from iop_fast.edge.needs import is_supported, missing_names
@@ -70,26 +71,26 @@ SHOWN_CHARACTERS = 128
 log = logs.get(__name__)
 
 
-class State(Enum):
+class State(IntEnum):
     """Where a request stands; the module's head says what each state means."""
 
-    RECEIVING = "receiving"
-    QUEUED = "queued"
-    DISPATCHED = "dispatched"
-    STREAMING = "streaming"
-    CANCELLING = "cancelling"
-    DONE = "done"
+    RECEIVING = 0
+    QUEUED = 1
+    DISPATCHED = 2
+    STREAMING = 3
+    CANCELLING = 4
+    DONE = 5
 
 
-class Event(Enum):
+class Event(IntEnum):
     """What moves a request on."""
 
-    SUBMITTED = "submitted"
-    GRANTED = "granted"
-    READMITTED = "readmitted"
-    ANSWERED = "answer begun"
-    ABANDONED = "abandoned"
-    FINISHED = "finished"
+    SUBMITTED = 0
+    GRANTED = 1
+    READMITTED = 2
+    ANSWERED = 3
+    ABANDONED = 4
+    FINISHED = 5
 
 
 MOVES: Mapping[tuple[State, Event], State] = {
@@ -164,7 +165,7 @@ class Exchange:
         self._age = NO_HANDLE
 
     def __repr__(self) -> str:
-        return f"<Exchange {self.request.id.decode()} {self._state.value} {self.model or '-'}>"
+        return f"<Exchange {self.request.id.decode()} {self._state.name} {self.model or '-'}>"
 
     @property
     def state(self) -> State:
@@ -181,16 +182,15 @@ class Exchange:
         try:
             self._state = MOVES[self._state, event]
         except KeyError:
-            raise RuntimeError(f"{self!r}: no move on {event.value}") from None
+            raise RuntimeError(f"{self!r}: no move on {event.name}") from None
 
     # -----------------------------------------------------------------------------------------------------------------
     # Receiver: the client's side
 
     def begin(self) -> None:
         """Open the body. Called once, before any other event; the request may be over when this returns."""
-        limit = self._runtime.config.openai.limits.body_bytes
         try:
-            self._body = Body(self._edge.budget, limit, self.request.head.content_length)
+            self._body = Body(self._edge.budget, self._runtime.body_bytes_max, self.request.head.content_length)
             self._scan = BodyScan()
         except (BodyTooLarge, BudgetExhausted) as error:
             self._refuse_body(error)
@@ -239,9 +239,9 @@ class Exchange:
             self._break("writable", error)
 
     def _refuse_body(self, error: BodyTooLarge | BudgetExhausted) -> None:
-        limits = self._runtime.config.openai.limits
         if isinstance(error, BodyTooLarge):
-            verdict = Verdict(Failure.REQUEST_TOO_LARGE, f"the body is larger than {limits.body_bytes} bytes")
+            limit = self._runtime.body_bytes_max
+            verdict = Verdict(Failure.REQUEST_TOO_LARGE, f"the body is larger than {limit} bytes")
         else:
             verdict = Verdict(Failure.OVERLOADED, "the gateway holds as many request bodies as it may")
         self._fail(verdict)
@@ -303,7 +303,7 @@ class Exchange:
             missing = ", ".join(missing_names(entry.abilities, self._needs))
             self._fail(Verdict(Failure.UNSUPPORTED_BY_MODEL, f"no provider of the model {model!r} supports {missing}"))
             return
-        is_long = scan.estimated_tokens >= runtime.config.openai.long_context_threshold_tokens
+        is_long = scan.estimated_tokens >= runtime.long_threshold_tokens
         self._move(Event.SUBMITTED)
         self._take_decision(self._edge.gate.submit(self, model, is_long, self._needs))
 
@@ -343,14 +343,15 @@ class Exchange:
         assert self._body is not None
         assert self._scan is not None
         runtime = self._runtime = edge.runtime
-        tunnel = prepare_tunnel(self.request, self._body, self._scan, self._scan.stream, self.model, runtime, key)
-        self.clamped = tunnel.clamped
-        self._upload = tunnel.upload
+        opening, self._upload, self.clamped = prepare_tunnel(
+            self.request, self._body, self._scan, self._scan.stream, self.model, runtime, key
+        )
         self._is_sent = self._is_taken = False
         self._run_id = lease.lease_id
-        link.open(self._run_id, self, tunnel.opening)
+        link.open(self._run_id, self, opening)
         self._link = link
-        self._upload.go_on(link, self._run_id, 0)
+        if self._upload is not None:
+            self._upload.go_on(link, self._run_id, 0)
 
     # -----------------------------------------------------------------------------------------------------------------
     # EdgeRun: the Node's session
@@ -415,7 +416,7 @@ class Exchange:
                 self.finish(self.outcome)
         elif end is not None and not self._is_whole(head, end):
             if self._state is State.STREAMING and data:
-                self.reply.send(None, data, False)
+                self.reply.go_on(data, False)
             self._take_bad_end(end)
         elif not self._is_in_order(head, data):
             self._fail(INVALID_ANSWER)
@@ -426,20 +427,11 @@ class Exchange:
         """Send the client what came of a good answer."""
         if is_whole:
             self._release()
-        if head is not None:
-            try:
-                self.reply.send(passed_on(head, self._own_fields()), data, is_whole)
-            except ValueError as error:
-                log.warning(
-                    "head_refused", request=self.request.id.decode(), node=self.node_id, provider=self.provider_id,
-                    error=error,
-                )
-                self._fail(INVALID_ANSWER)
-                return
-            if self._state is State.DISPATCHED:
-                self._move(Event.ANSWERED)
-        else:
-            self.reply.send(None, data, is_whole)
+        if head is None:
+            self.reply.go_on(data, is_whole)
+        elif not self._begin_answer(head, data, is_whole):
+            self._fail(INVALID_ANSWER)
+            return
         if is_whole:
             self.finish(SUCCESS)
         else:
@@ -462,20 +454,33 @@ class Exchange:
         else:
             self._fail(verdict)
 
+    def _begin_answer(self, head: Head, data: list[bytes], is_whole: bool) -> bool:
+        """Send the head and what came with it; False, with nothing sent, for a head that cannot be written."""
+        passed, takes_event = passed_on(head, self._own_fields())
+        try:
+            self.reply.begin(passed, takes_event, data, is_whole)
+        except ValueError as error:
+            log.warning("head_refused", request=self.request.id.decode(), provider=self.provider_id, error=error)
+            return False
+        if self._state is State.DISPATCHED:
+            self._move(Event.ANSWERED)
+        return True
+
     def _own_fields(self) -> list[Field]:
-        fields = [(b"x-request-id", self.request.id)]
+        """What the Edge says about an answer besides the provider's own words."""
+        runtime = self._runtime
+        fields: list[Field] = [(b"x-request-id", self.request.id)]
         if self.clamped:
             fields.append((b"x-iop-clamped", ", ".join(self.clamped).encode()))
-        if self._runtime.config.openai.expose_route:
-            fields.append((b"x-iop-provider", self.provider_id.encode()))
-            fields.append((b"x-iop-node", self.node_id.encode()))
+        if runtime.exposes_route:
+            fields += runtime.routes[self.node_id, self.provider_id]
             fields.append((b"x-iop-queue-ms", b"%d" % (self.queue_ns // NS_PER_MS)))
         return fields
 
     def _renew_window(self) -> None:
         """Grant the Node anew what was handed on, once it is half a window and while the client takes what it gets."""
         link, reply = self._link, self.reply
-        if link is not None and 2 * reply.owed >= self._runtime.config.edge.link.run_window_bytes and reply.is_writable:
+        if link is not None and 2 * reply.owed >= self._runtime.run_window_bytes and reply.is_writable:
             owed, reply.owed = reply.owed, 0
             link.grant(self._run_id, owed)
 
@@ -519,7 +524,7 @@ class Exchange:
 
     def _drop_sent_body(self) -> None:
         """Free the body once the provider took the request and all of it was handed on."""
-        if self._is_taken and self._upload is not None and self._upload.is_complete:
+        if self._is_taken and (self._upload is None or self._upload.is_complete):
             self._drop_body()
 
     def _drop_body(self) -> None:
@@ -548,13 +553,13 @@ class Exchange:
 
     def _break(self, where: str, error: Exception) -> None:
         """End the request after a bug of ours: with an answer if that can be, and in any case for good."""
-        log.failure("exchange_failed", error, request=self.request.id.decode(), where=where, state=self._state.value)
+        log.failure("exchange_failed", error, request=self.request.id.decode(), where=where, state=self._state.name)
         self._edge.count("broken")
         try:
             if not self.is_done:
                 self._fail(INTERNAL_ERROR)
         except Exception as second:  # noqa: BLE001 - whatever was broken first, the slot and the memory come back
-            log.failure("exchange_failed_again", second, request=self.request.id.decode(), state=self._state.value)
+            log.failure("exchange_failed_again", second, request=self.request.id.decode(), state=self._state.name)
             if not self.is_done:
                 self.finish(Failure.INTERNAL.reason)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from iop_fast.edge import answers
+from iop_fast.edge.auth import Field
 from iop_fast.edge.outcomes import Verdict
 from iop_fast.edge.routes import Dialect
 from iop_fast.seams import Downstream, Head
@@ -44,8 +45,8 @@ class Reply:
         downstream, self._downstream = self._downstream, None
         return downstream is not None
 
-    def send(self, head: Head | None, data: list[bytes], is_whole: bool) -> None:
-        """Send what came of a provider's answer, the head first and once, the proper end last.
+    def begin(self, head: Head, takes_event: bool, data: list[bytes], is_whole: bool) -> None:
+        """Send the head, and what came with it. `takes_event`: an error event may follow if the answer breaks off.
 
         Raises ValueError, and has sent nothing, for a head that cannot be written.
         """
@@ -55,17 +56,31 @@ class Reply:
         if is_whole:
             self._downstream = None
         try:
-            downstream.send(head, data, is_whole)
+            downstream.send(head, data, is_whole)  # network
         except ValueError:
             self._downstream = downstream
             raise
-        if head is not None:
-            self.status = head.status
-            self._takes_event = answers.takes_error_event(head)
-        count = sum(map(len, data))
+        self.status = head.status
+        self._takes_event = takes_event
+        self._note(data)
+
+    def go_on(self, data: list[bytes], is_whole: bool) -> None:
+        """Send what came of the answer's body, the proper end last."""
+        downstream = self._downstream
+        if downstream is None:
+            return
+        if is_whole:
+            self._downstream = None
+        self._note(data)
+        downstream.send(None, data, is_whole)  # network
+
+    def _note(self, data: list[bytes]) -> None:
+        count = 0
+        for piece in data:
+            count += len(piece)
         self.bytes_out += count
         self.owed += count
-        if self._takes_event and data:
+        if self._takes_event and count:
             last = data[-1] if len(data[-1]) >= TAIL_BYTES else self._tail + b"".join(data)
             self._tail = last[-TAIL_BYTES:]
 
@@ -76,7 +91,7 @@ class Reply:
         dialect: Dialect,
         *,
         param: str | None = None,
-        extra: Iterable[answers.Field] = (),
+        extra: Iterable[Field] = (),
     ) -> None:
         """Answer with an error. Nothing was sent before."""
         assert not self.status, f"refused after a head with status {self.status}"

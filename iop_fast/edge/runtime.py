@@ -20,7 +20,7 @@ from iop_fast._core.admission import Plan, ProviderSpec
 from iop_fast.config.catalog import Catalog, CatalogProvider
 from iop_fast.config.payload import NodePayload
 from iop_fast.config.schema import EdgeConfig, Generation, OpenAi
-from iop_fast.edge.auth import PRIVATE, ForwardRule, Principal
+from iop_fast.edge.auth import Field, FieldTable, ForwardRule, Principal
 from iop_fast.edge.needs import can_of
 
 NS_PER_MS = 1_000_000
@@ -33,11 +33,19 @@ NEAR_NAMES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """How one provider calls a model, as text and as the JSON text that stands in a request."""
+
+    name: str
+    json: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ModelEntry:
     """What dispatch reads about one model. `abilities` are the distinct `can` sets of its providers."""
 
     id: str
-    served: Mapping[Key, str]
+    served: Mapping[Key, Served]
     abilities: Sequence[int]
     generation: Generation | None
     page: bytes
@@ -47,8 +55,8 @@ class ModelEntry:
 class Runtime:
     """Everything that one revision of the configuration says.
 
-    `payload_revisions` gives for each Node the revision at which its payload last changed. `dropped_fields` are the
-    request fields that no provider gets.
+    `payload_revisions` gives for each Node the revision at which its payload last changed, `routes` for each provider
+    the fields by which an answer names it. The last ones are settings that every request reads.
     """
 
     revision: int
@@ -60,8 +68,14 @@ class Runtime:
     models: Mapping[str, ModelEntry]
     models_page: bytes
     principals: Mapping[bytes, Principal]
+    routes: Mapping[Key, Sequence[Field]]
+    fields: FieldTable
     forward_rule: ForwardRule | None
-    dropped_fields: frozenset[bytes]
+    requires_principal: bool
+    exposes_route: bool
+    long_threshold_tokens: int
+    body_bytes_max: int
+    run_window_bytes: int
 
     @classmethod
     def build(
@@ -78,37 +92,26 @@ class Runtime:
         A Node whose payload is the one of `previous` keeps its payload revision, any other gets `revision`.
         """
         can = {provider.key: can_of(provider.adapter_type) for provider in catalog.providers}
-        policies = {model.id: model.generation for model in config.models}
-        models = {
-            model.id: ModelEntry(
-                model.id,
-                model.served,
-                tuple(dict.fromkeys(can[key] for key in model.served)),
-                policies.get(model.id),
-                orjson.dumps(model_object(model.id, model.context_window_tokens)),
-            )
-            for model in catalog.models.values()
-        }
+        models = model_entries(config, catalog, can)
         rule = forward_rule(config.openai)
         return cls(
             revision=revision,
             config=config,
             catalog=catalog,
             payloads=MappingProxyType(dict(payloads)),
-            payload_revisions=MappingProxyType(
-                {
-                    node_id: previous.payload_revisions[node_id]
-                    if previous is not None and previous.payloads.get(node_id) == payload
-                    else revision
-                    for node_id, payload in payloads.items()
-                }
-            ),
+            payload_revisions=MappingProxyType(payload_revisions(payloads, revision, previous)),
             can=MappingProxyType(can),
             models=MappingProxyType(models),
             models_page=b'{"object":"list","data":[' + b",".join(entry.page for entry in models.values()) + b"]}",
             principals=MappingProxyType(principals_of(config.openai)),
+            routes=MappingProxyType({key: route_fields(key) if config.openai.expose_route else () for key in can}),
+            fields=FieldTable(rule),
             forward_rule=rule,
-            dropped_fields=PRIVATE if rule is None else rule.dropped,
+            requires_principal=config.openai.require_principal,
+            exposes_route=config.openai.expose_route,
+            long_threshold_tokens=config.openai.long_context_threshold_tokens,
+            body_bytes_max=config.openai.limits.body_bytes,
+            run_window_bytes=config.edge.link.run_window_bytes,
         )
 
     def plan(self, is_reported_up: Callable[[Key], bool]) -> Plan:
@@ -141,12 +144,46 @@ class Runtime:
         return get_close_matches(model, candidates, NEAR_NAMES_MAX)
 
 
+def model_entries(config: EdgeConfig, catalog: Catalog, can: Mapping[Key, int]) -> dict[str, ModelEntry]:
+    """Put together what dispatch reads about each model."""
+    policies = {model.id: model.generation for model in config.models}
+    names = dict.fromkeys(name for model in catalog.models.values() for name in model.served.values())
+    served = {name: Served(name, orjson.dumps(name)) for name in names}
+    return {
+        model.id: ModelEntry(
+            id=model.id,
+            served=MappingProxyType({key: served[name] for key, name in model.served.items()}),
+            abilities=tuple(dict.fromkeys(can[key] for key in model.served)),
+            generation=policies.get(model.id),
+            page=orjson.dumps(model_object(model.id, model.context_window_tokens)),
+        )
+        for model in catalog.models.values()
+    }
+
+
+def payload_revisions(
+    payloads: Mapping[str, NodePayload], revision: int, previous: Runtime | None
+) -> dict[str, int]:
+    """Say for each Node at which revision its payload last changed."""
+    if previous is None:
+        return dict.fromkeys(payloads, revision)
+    return {
+        node_id: previous.payload_revisions[node_id] if previous.payloads.get(node_id) == payload else revision
+        for node_id, payload in payloads.items()
+    }
+
+
 def model_object(model_id: str, context_window_tokens: int | None) -> dict[str, object]:
     """Build a model object of OpenAI's API; the context window under the name that vLLM gives it."""
     entry: dict[str, object] = {"id": model_id, "object": "model", "created": 0, "owned_by": "iop"}
     if context_window_tokens is not None:
         entry["max_model_len"] = context_window_tokens
     return entry
+
+
+def route_fields(key: Key) -> Sequence[Field]:
+    """Name a provider in an answer."""
+    return ((b"x-iop-provider", key[1].encode()), (b"x-iop-node", key[0].encode()))
 
 
 def principals_of(openai: OpenAi) -> dict[bytes, Principal]:

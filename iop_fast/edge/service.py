@@ -15,7 +15,16 @@ from typing import NamedTuple
 from iop_fast import logs
 from iop_fast._core.admission import Outcome
 from iop_fast.edge import answers
-from iop_fast.edge.auth import ANONYMOUS, Headers, MissingProviderToken, Principal, identify, read_forwarded
+from iop_fast.edge.auth import (
+    ANONYMOUS,
+    CallerFields,
+    Field,
+    MissingProviderToken,
+    Principal,
+    identify,
+    is_encoded,
+    read_forwarded,
+)
 from iop_fast.edge.exchange import Exchange, unknown_model
 from iop_fast.edge.outcomes import INTERNAL_ERROR, REFUSALS, SUCCESS, Verdict
 from iop_fast.edge.reply import Reply
@@ -70,7 +79,7 @@ class Refusal(NamedTuple):
     """An error answer to a head."""
 
     verdict: Verdict
-    extra: tuple[answers.Field, ...] = ()
+    extra: tuple[Field, ...] = ()
 
 
 class EdgeService:
@@ -104,14 +113,18 @@ class EdgeService:
         edge = self._edge
         if edge.is_draining:
             return Refusal(REFUSALS[Outcome.EVICTED_DRAINING])
-        principal = self._identify(head) if is_api(head.path) else ANONYMOUS
+        runtime = edge.runtime
+        fields = runtime.fields.sort(head.headers)
+        principal: Principal | None = ANONYMOUS
+        if is_api(head.path):
+            principal = identify(fields.marked, runtime.principals, runtime.requires_principal)
         if principal is None:
             return Refusal(BAD_TOKEN)
         route = find_route(head.method, head.path)
         if isinstance(route, Surface):
-            return self._decide_tunnel(route, head, request_id, principal)
+            return self._decide_tunnel(route, head, fields, request_id, principal)
         if isinstance(route, ModelList):
-            return Page(edge.runtime.models_page)
+            return Page(runtime.models_page)
         if isinstance(route, ModelPage):
             return self._model_page(route.model)
         if isinstance(route, WrongMethod):
@@ -119,20 +132,16 @@ class EdgeService:
         return Refusal(NO_PATH)
 
     def _decide_tunnel(
-        self, surface: Surface, head: RequestHead, request_id: bytes, principal: Principal
+        self, surface: Surface, head: RequestHead, fields: CallerFields, request_id: bytes, principal: Principal
     ) -> Request | Refusal:
-        if is_encoded(head.headers):
+        if is_encoded(fields.marked):
             return Refusal(ENCODED)
         rule = self._edge.runtime.forward_rule
         try:
-            forwarded = None if rule is None else read_forwarded(head.headers, rule)
+            forwarded = None if rule is None else read_forwarded(fields.marked, rule)
         except MissingProviderToken:
             return Refusal(NO_PROVIDER_TOKEN)
-        return Request(request_id, surface, head, principal, forwarded)
-
-    def _identify(self, head: RequestHead) -> Principal | None:
-        runtime = self._edge.runtime
-        return identify(head.headers, runtime.principals, runtime.config.openai.require_principal)
+        return Request(request_id, surface, head, fields.passed, principal, forwarded)
 
     def _model_page(self, model: str | None) -> Page | Refusal:
         runtime = self._edge.runtime
@@ -144,14 +153,9 @@ class EdgeService:
     def _answer(self, decision: Page | Refusal, head: RequestHead, request_id: bytes, downstream: Downstream) -> None:
         reply = Reply(downstream)
         if isinstance(decision, Page):
-            reply.send(answers.json_answer(decision.body, request_id), [decision.body], True)
+            reply.begin(answers.json_answer(decision.body, request_id), False, [decision.body], True)
             self._edge.count(SUCCESS)
         else:
             reply.refuse(decision.verdict, request_id, dialect_of(head.path), extra=decision.extra)
             self._edge.count(decision.verdict.failure.reason)
 
-
-def is_encoded(headers: Headers) -> bool:
-    """True when a request's body is not sent as it is."""
-    codings = [value.strip().lower() for name, value in headers if name == b"content-encoding"]
-    return any(coding not in (b"", b"identity") for coding in codings)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from iop_fast.edge.auth import Headers, Principal, tunnel_headers
-from iop_fast.edge.body import Body, EditedBody
+from iop_fast.edge.auth import Field, Principal
+from iop_fast.edge.body import Body, EditedBody, apply_edits
 from iop_fast.edge.edits import Spans, plan_edits
 from iop_fast.edge.routes import Surface
 from iop_fast.edge.runtime import Key, Runtime
@@ -18,11 +18,13 @@ PIECE_BYTES = 64 * 1024
 
 
 class Request(NamedTuple):
-    """A request for a tunnel as its head says it. `forwarded` is the provider token that goes with it, if any."""
+    """A request for a tunnel as its head says it. `passed` are the fields that go on to the provider, `forwarded` is
+    the provider token that goes with them, if any."""
 
     id: bytes
     surface: Surface
     head: RequestHead
+    passed: Sequence[Field]
     principal: Principal
     forwarded: bytes | None
 
@@ -64,43 +66,44 @@ class Upload:
             link.send_body(run_id, piece, self.is_complete)
 
 
-class Tunnel(NamedTuple):
-    """An opening, the body that follows it, and the fields of the body that were lowered to a ceiling."""
-
-    opening: TunnelRequest
-    upload: Upload
-    clamped: Sequence[str]
-
-
 def prepare_tunnel(
     request: Request, body: Body, scan: Spans, is_stream: bool, model: str, runtime: Runtime, key: Key
-) -> Tunnel:
-    """Make a request ready for the provider `key`, as `runtime` says."""
+) -> tuple[TunnelRequest, Upload | None, Sequence[str]]:
+    """Make a request ready for the provider `key`, as `runtime` says.
+
+    Returns the opening, the body behind it (None when the opening holds all of it), and the names of the fields that
+    were lowered to a ceiling.
+    """
     entry = runtime.models[model]
     served = entry.served[key]
-    edits, clamped = plan_edits(scan, body.slice, served, request.surface.path, entry.generation)
-    upload = Upload(EditedBody(body, edits), runtime.config.edge.link.run_window_bytes)
+    edits, clamped = plan_edits(scan, body.slice, served.json, request.surface.path, entry.generation)
+    limit = min(PIECE_BYTES, runtime.run_window_bytes)
+    first = apply_edits(body.slice(0, body.size), edits) if body.size <= limit else b""
+    size = len(first)
+    upload = None
+    if not 0 < size <= limit:
+        upload = Upload(EditedBody(body, edits), runtime.run_window_bytes)
+        first = upload.next_piece()
+        size = upload.size
     head = request.head
-    first = upload.next_piece()
     opening = TunnelRequest(
-        provider_id=key[1],
-        method=head.method,
-        path=b"%b?%b" % (head.path, head.query) if head.query else head.path,
-        headers=provider_fields(request, runtime),
-        body=first,
-        body_complete=upload.is_complete,
-        body_length=upload.size,
-        model=served,
-        stream=is_stream,
+        key[1],
+        head.method,
+        b"%b?%b" % (head.path, head.query) if head.query else head.path,
+        provider_fields(request, runtime),
+        first,
+        upload is None or upload.is_complete,
+        size,
+        served.name,
+        is_stream,
     )
-    return Tunnel(opening, upload, clamped)
+    return opening, upload, clamped
 
 
-def provider_fields(request: Request, runtime: Runtime) -> Headers:
+def provider_fields(request: Request, runtime: Runtime) -> list[Field]:
     """Return the header fields that the provider gets: the caller's but for the private ones, the forwarded token,
     and our request id."""
-    fields = tunnel_headers(request.head.headers, runtime.dropped_fields)
+    fields = [*request.passed, (b"x-request-id", request.id)]
     if request.forwarded is not None and runtime.forward_rule is not None:
         fields.append((runtime.forward_rule.target_header, request.forwarded))
-    fields.append((b"x-request-id", request.id))
     return fields

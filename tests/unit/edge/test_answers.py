@@ -70,7 +70,8 @@ def test_a_provider_s_fields_are_passed_on_but_for_the_connection_s_and_ours() -
             (b"X-IOP-Provider", b"forged"),
         ],
     )
-    passed = answers.passed_on(head, [(b"x-request-id", b"ours")])
+    passed, takes_event = answers.passed_on(head, [(b"x-request-id", b"ours")])
+    assert not takes_event
     assert (passed.status, passed.reason) == (429, b"Slow Down")
     assert passed.headers == [
         (b"Retry-After", b"7"),
@@ -96,7 +97,9 @@ def test_a_provider_s_fields_are_passed_on_but_for_the_connection_s_and_ours() -
     ],
 )
 def test_only_a_plain_event_stream_takes_an_error_event(headers: list[tuple[bytes, bytes]], takes: bool) -> None:
-    assert answers.takes_error_event(Head(200, b"OK", headers)) is takes
+    passed, takes_event = answers.passed_on(Head(200, b"OK", headers), [])
+    assert passed.headers == headers
+    assert takes_event is takes
 
 
 @pytest.mark.parametrize(
@@ -123,9 +126,9 @@ def test_an_event_in_the_middle_is_ended_first(sent: bytes, blank: bytes, piece_
     """B20: also where the stream was cut, the line end before the error event depends on the bytes, not the pieces."""
     downstream = FakeDownstream()
     reply = Reply(downstream)
-    reply.send(SSE_HEAD, [], False)
+    reply.begin(SSE_HEAD, True, [], False)
     for start in range(0, len(sent), piece_bytes):
-        reply.send(None, [sent[start : start + piece_bytes]], False)
+        reply.go_on([sent[start : start + piece_bytes]], False)
     reply.break_off(BROKEN, Dialect.OPENAI)
     assert downstream.body.startswith(sent + blank + b'data: {"error":')
     assert downstream.body.endswith(b"}\n\n")
@@ -153,7 +156,7 @@ def test_each_dialect_has_its_own_error_event() -> None:
 def test_another_answer_is_cut_and_nothing_is_added() -> None:
     downstream = FakeDownstream()
     reply = Reply(downstream)
-    reply.send(Head(200, b"OK", [(b"content-type", b"application/json")]), [b'{"a"'], False)
+    reply.begin(Head(200, b"OK", [(b"content-type", b"application/json")]), False, [b'{"a"'], False)
     reply.break_off(BROKEN, Dialect.OPENAI)
     assert downstream.body == b'{"a"'
     assert downstream.is_aborted
@@ -164,7 +167,7 @@ def test_a_head_that_cannot_be_written_leaves_the_answer_open() -> None:
     downstream.refuses_heads = True
     reply = Reply(downstream)
     with pytest.raises(ValueError):
-        reply.send(SSE_HEAD, [b"x"], True)
+        reply.begin(SSE_HEAD, True, [b"x"], True)
     assert reply.is_wanted
     assert (reply.status, reply.bytes_out, reply.owed) == (0, 0, 0)
     reply.refuse(BROKEN, b"id", Dialect.OPENAI)
@@ -176,7 +179,8 @@ def test_nothing_is_sent_to_a_client_that_was_given_up() -> None:
     reply = Reply(downstream)
     assert reply.give_up()
     assert not reply.give_up()
-    reply.send(SSE_HEAD, [b"x"], True)
+    reply.begin(SSE_HEAD, True, [b"x"], True)
+    reply.go_on([b"x"], True)
     reply.refuse(BROKEN, b"id", Dialect.OPENAI)
     reply.break_off(BROKEN, Dialect.OPENAI)
     assert downstream.sends == []

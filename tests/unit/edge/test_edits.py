@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iop_fast._core.scan import BodyScan
 from iop_fast.config.schema import Generation
-from iop_fast.edge.body import Body, ByteBudget, EditedBody
+from iop_fast.edge.body import Body, ByteBudget, EditedBody, apply_edits
 from iop_fast.edge.edits import PARAMETERS, is_above, plan_edits
 from iop_fast.edge.routes import SURFACES
 
@@ -26,9 +27,11 @@ def edited(
     scan.finish()
     body = Body(ByteBudget(1 << 30), 1 << 30, None)
     body.append(content)
-    plan = plan_edits(scan, body.slice, served, path, policy)
-    result = EditedBody(body, plan.edits)
-    return result.piece(0, result.size), list(plan.clamped)
+    edits, clamped = plan_edits(scan, body.slice, orjson.dumps(served), path, policy)
+    result = EditedBody(body, edits)
+    text = result.piece(0, result.size)
+    assert text == apply_edits(content, edits)
+    return text, list(clamped)
 
 
 def policy_of(**values: Any) -> Generation:

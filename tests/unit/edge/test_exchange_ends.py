@@ -685,7 +685,7 @@ def test_an_illegal_move_names_event_and_state() -> None:
         call = world.post()
         call.leave()
         world.link.answer(1, status=RunEnd.CANCELLED)
-        with pytest.raises(RuntimeError, match=r"done m>: no move on finished"):
+        with pytest.raises(RuntimeError, match=r"DONE m>: no move on FINISHED"):
             call.exchange.finish("again")
 
 

@@ -118,7 +118,7 @@ def wind_down(world: ExchangeWorld) -> None:
             link.answer(run_id, status=RunEnd.CANCELLED)
 
 
-@pytest.mark.parametrize("state", list(State), ids=lambda state: state.value)
+@pytest.mark.parametrize("state", list(State), ids=lambda state: state.name)
 @pytest.mark.parametrize("name", list(EVENTS))
 def test_an_event_leads_where_the_table_says(name: str, state: State) -> None:
     if (name, state) in IMPOSSIBLE:

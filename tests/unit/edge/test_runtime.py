@@ -74,7 +74,7 @@ def test_the_forward_rule_is_there_while_it_is_enabled() -> None:
     assert runtime_of([], {}, {}).forward_rule is None
     runtime = runtime_of([], {}, {"openai": {"provider_auth": {"enabled": True}}})
     assert runtime.forward_rule == ForwardRule(b"x-iop-provider-authorization", b"authorization", b"Bearer", True)
-    assert runtime.dropped_fields == runtime.forward_rule.dropped
+    assert runtime.fields.sort([(b"x-iop-provider-authorization", b"t")]).marked
 
 
 def test_the_model_pages_are_openai_s() -> None:

@@ -171,7 +171,7 @@ def test_a_provider_token_goes_into_the_selected_tunnel_alone() -> None:
             )
             fields = list(world.link.openings[world.link.last].headers)
             assert fields == [
-                (b"accept", b"*/*"), (b"authorization", b"Bearer tok"), (b"x-request-id", call.exchange.request.id)
+                (b"accept", b"*/*"), (b"x-request-id", call.exchange.request.id), (b"authorization", b"Bearer tok")
             ]
             world.link.answer(world.link.last, SSE_HEAD, end=OK)
         world.assert_idle()
