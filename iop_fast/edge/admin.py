@@ -1,14 +1,14 @@
 """The listeners for operators: `admin` (this machine alone, guarded) and `observe` (any address, probes alone).
 
-Both are ordinary aiohttp applications on the Edge's loop. They read the Edge through `status` and `Readiness` and hold
-no state of their own.
+Both are ordinary aiohttp applications on the Edge's loop. They are handed what they read and hold no
+state of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -17,7 +17,6 @@ from iop_fast import logs
 from iop_fast.edge.admin_guard import refusal
 from iop_fast.edge.links import Links
 from iop_fast.edge.state import EdgeState
-from iop_fast.edge.status import edge_status
 from iop_fast.seams import Clock
 
 log = logs.get(__name__)
@@ -60,30 +59,23 @@ class Readiness:
         return []
 
 
-class AdminView(NamedTuple):
-    """What the paths of both listeners read."""
-
-    edge: EdgeState
-    links: Links
-    readiness: Readiness
-    file_sha256: Callable[[], str]
-    started_at_ns: int
-
-
-def observe_app(view: AdminView) -> web.Application:
+def observe_app(readiness: Readiness) -> web.Application:
     """Build the application of the `observe` listener."""
     app = web.Application(client_max_size=1024)
-    add_probes(app, view.readiness)
+    add_probes(app, readiness)
     return app
 
 
-def admin_app(view: AdminView, own_hosts: frozenset[str]) -> web.Application:
-    """Build the application of the `admin` listener. `own_hosts` are the host parts of its own address."""
+def admin_app(readiness: Readiness, status: Callable[[], Any], own_hosts: frozenset[str]) -> web.Application:
+    """Build the application of the `admin` listener.
+
+    `status` returns the snapshot, `own_hosts` are the host parts of the listener's own address.
+    """
     app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[guard(own_hosts)])
-    add_probes(app, view.readiness)
+    add_probes(app, readiness)
 
     async def get_status(request: web.Request) -> web.Response:
-        return json_answer(edge_status(view.edge, view.links, view.file_sha256(), view.started_at_ns))
+        return json_answer(status())
 
     app.router.add_get("/status", get_status)
     return app

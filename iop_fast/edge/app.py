@@ -22,9 +22,10 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from iop_fast import logs
 from iop_fast._core.clock import MonotonicClock
@@ -33,7 +34,7 @@ from iop_fast.config.loader import Loaded, load_edge
 from iop_fast.config.payload import compile_payload
 from iop_fast.config.schema import EdgeConfig, ServerTls
 from iop_fast.config.schema.fields import parse_address
-from iop_fast.edge.admin import AdminView, Readiness, admin_app, observe_app
+from iop_fast.edge.admin import Readiness, admin_app, observe_app
 from iop_fast.edge.ages import Ticker
 from iop_fast.edge.front.listener import Front
 from iop_fast.edge.gate import Gate
@@ -43,12 +44,13 @@ from iop_fast.edge.runtime import Runtime
 from iop_fast.edge.service import EdgeService
 from iop_fast.edge.sites import UNIX, Site
 from iop_fast.edge.state import EdgeState
-from iop_fast.edge.tls import HttpIdentity
+from iop_fast.edge.status import Sources, edge_status
+from iop_fast.edge.tls import CertificateWatch, check_pair, http_context
 from iop_fast.errors import ConfigError
 from iop_fast.wire import streams
 from iop_fast.wire.credentials import ServerIdentity
 
-T = TypeVar("T", HttpIdentity, ServerIdentity)
+T = TypeVar("T")
 
 log = logs.get(__name__)
 
@@ -97,7 +99,7 @@ class Edge:
             render=service.render,
             ticker=self._ticker,
         )
-        self._view = AdminView(self.state, self.links, self.readiness, lambda: loaded.sha256, self._clock.now_ns())
+        self._sources = Sources(self.state, self.links, self.front, loaded.path, loaded.sha256, self._clock.now_ns())
         self._admin: Site | None = None
         self._link_server: streams.GrpcServer | None = None
         self._stack = AsyncExitStack()
@@ -120,6 +122,12 @@ class Edge:
         """Port of the admin listener, 0 when it is a unix socket."""
         assert self._admin is not None
         return self._admin.port
+
+    def status(self) -> dict[str, Any]:
+        """Return the snapshot for operators; see `status`."""
+        assert self._link_server is not None
+        calls = {"abandoned": self._link_server.abandoned, "abandoned_pending": self._link_server.abandoned_pending}
+        return {**edge_status(self._sources), "link_calls": calls}
 
     # Start.
 
@@ -153,7 +161,8 @@ class Edge:
     async def _start_link(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
         credentials = None
         if config.edge.tls is not None:
-            identity = self._read_identity(config.edge.tls, "edge.tls", server_identity)
+            identity = self._use_certificate("edge.tls", config.edge.tls, server_identity)
+            self._ticker.register(CertificateWatch("edge.tls", config.edge.tls, identity.reload).look)
             credentials = identity.credentials()
         self._link_server = await streams.serve(
             config.edge.listen,
@@ -167,29 +176,31 @@ class Edge:
     async def _start_sites(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
         listen = config.admin.listen
         own_hosts = frozenset() if listen.startswith(UNIX) else frozenset({parse_address(listen)[0].lower()})
-        self._admin = Site(admin_app(self._view, own_hosts))
+        self._admin = Site(admin_app(self.readiness, self.status, own_hosts))
         await self._admin.start(listen)
         stack.push_async_callback(self._admin.stop)
         if config.observe is not None:
-            observe = Site(observe_app(self._view))
+            observe = Site(observe_app(self.readiness))
             await observe.start(config.observe.listen)
             stack.push_async_callback(observe.stop)
 
     async def _start_front(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
-        context = None
-        if config.openai.tls is not None:
-            context = self._read_identity(config.openai.tls, "openai.tls", HttpIdentity).context
+        context, tls = None, config.openai.tls
+        if tls is not None:
+            context = self._use_certificate("openai.tls", tls, http_context)
+            reload = partial(context.load_cert_chain, tls.cert_file, tls.key_file)
+            self._ticker.register(CertificateWatch("openai.tls", tls, reload).look)
         await self.front.start(*parse_address(config.openai.listen), tls=context)
         stack.callback(self.front.close)
 
-    def _read_identity(self, tls: ServerTls, section: str, read: Callable[[ServerTls], T]) -> T:
-        """Read a certificate and have the ticker look for a newer one."""
+    @staticmethod
+    def _use_certificate(section: str, tls: ServerTls, read: Callable[[ServerTls], T]) -> T:
+        """Read a listener's certificate, or say why it cannot be used."""
         try:
-            identity = read(tls)
+            check_pair(tls)
+            return read(tls)
         except OSError as error:
             raise StartError(f"{section}: cannot use {tls.cert_file} and {tls.key_file}: {error}") from None
-        self._ticker.register(lambda now_ns: reload_identity(identity, section))
-        return identity
 
     # Stop.
 
@@ -223,15 +234,6 @@ class Edge:
 def server_identity(tls: ServerTls) -> ServerIdentity:
     """Read the link's certificate."""
     return ServerIdentity(tls.cert_file, tls.key_file, tls.client_ca_file)
-
-
-def reload_identity(identity: HttpIdentity | ServerIdentity, section: str) -> None:
-    """Take over a replaced certificate; a broken one is said and the one in use kept."""
-    try:
-        if identity.reload():
-            log.info("certificate_reloaded", section=section)
-    except OSError as error:
-        log.error("certificate_not_reloaded", section=section, error=error)
 
 
 # The program.

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import iop_fast
 from iop_fast._core.admission import SnapshotRow
 from iop_fast.config.catalog import CatalogProvider
 from iop_fast.config.schema import Node
+from iop_fast.edge.front.listener import Front, FrontCounters
 from iop_fast.edge.health import UNREPORTED, Report
 from iop_fast.edge.link import NodeLink
 from iop_fast.edge.links import Links
@@ -23,8 +24,20 @@ from iop_fast.edge.state import EdgeState
 NS_PER_MS = 1_000_000
 
 
-def edge_status(edge: EdgeState, links: Links, file_sha256: str, started_at_ns: int) -> dict[str, Any]:
+class Sources(NamedTuple):
+    """Where the snapshot is read from. `started_at_ns` is the clock's time when the Edge was made."""
+
+    edge: EdgeState
+    links: Links
+    front: Front
+    file: str
+    file_sha256: str
+    started_at_ns: int
+
+
+def edge_status(sources: Sources) -> dict[str, Any]:
     """Assemble the whole snapshot."""
+    edge, links = sources.edge, sources.links
     runtime = edge.runtime
     config = runtime.config
     return {
@@ -32,22 +45,37 @@ def edge_status(edge: EdgeState, links: Links, file_sha256: str, started_at_ns: 
             "id": config.edge.id,
             "name": config.edge.name,
             "software": f"iop_fast {iop_fast.__version__}",
-            "uptime_ms": (edge.clock.now_ns() - started_at_ns) // NS_PER_MS,
+            "uptime_ms": (edge.clock.now_ns() - sources.started_at_ns) // NS_PER_MS,
             "is_draining": edge.is_draining,
         },
-        "config": {"revision": runtime.revision, "file_sha256": file_sha256},
+        "config": {"revision": runtime.revision, "file": sources.file, "file_sha256": sources.file_sha256},
         "queue": {
             "waiting": edge.gate.waiting,
             "max_queue": edge.gate.max_queue,
             "queue_timeout_ms": config.provider_pool.queue_timeout_ms,
         },
+        "http": {"connections": sources.front.connections, "buffered_bytes": edge.budget.used},
         "nodes": [node_status(edge, node, links.current(node.id)) for node in config.nodes],
         "providers": provider_rows(edge.gate.snapshot(), runtime.catalog.providers, links),
         "counters": {
             "admission": edge.gate.counters(),
             "requests": dict(edge.counters),
             "links": asdict(links.counters),
+            "http": front_counters(sources.front.counters),
         },
+    }
+
+
+def front_counters(counters: FrontCounters) -> dict[str, Any]:
+    """The front's counters, its refusals by reason."""
+    return {
+        "connections": counters.connections,
+        "requests": counters.requests,
+        "requests_dropped": counters.requests_dropped,
+        "answers_cut": counters.answers_cut,
+        "stalls": counters.stalls,
+        "internal_errors": counters.internal_errors,
+        "refusals": {failure.reason: count for failure, count in counters.refusals.items()},
     }
 
 

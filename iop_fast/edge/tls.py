@@ -1,43 +1,72 @@
-"""TLS of the HTTP front: files to a context, and a certificate that can be replaced while it serves."""
+"""Certificates of the Edge's listeners: checked before they are used, and taken over when their files are replaced.
+
+A pair of files that does not load is never handed on: at start it is why the Edge does not start, later it is said once
+and the pair in use stays. Between the replacement of one file and of the other such a pair is normal. Connections that
+are open keep the certificate they began with. A changed client authority takes a restart.
+"""
 
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
+from iop_fast import logs
 from iop_fast.config.schema import ServerTls
 
+log = logs.get(__name__)
 
-class HttpIdentity:
-    """The front's certificate. Connections that are open keep the one they began with."""
+Stamps = tuple[tuple[int, int, int], ...] | None
 
-    def __init__(self, tls: ServerTls) -> None:
-        """Read the files; raises OSError (an SSLError for files that are no certificate and key)."""
+
+def http_context(tls: ServerTls) -> ssl.SSLContext:
+    """Build the HTTP front's context; raises OSError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if tls.client_ca_file is not None:
+        context.load_verify_locations(tls.client_ca_file)
+        context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(tls.cert_file, tls.key_file)
+    return context
+
+
+def check_pair(tls: ServerTls) -> None:
+    """Load certificate and key where it changes nothing; raises OSError (an SSLError for what is no such pair)."""
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.cert_file, tls.key_file)
+
+
+class CertificateWatch:
+    """Looks for replaced files when it is told to, and calls `take_over` for a pair that loads."""
+
+    __slots__ = ("_section", "_stamps", "_take_over", "_tls")
+
+    def __init__(self, section: str, tls: ServerTls, take_over: Callable[[], object]) -> None:
+        """`section` names the listener in the log; `take_over` raises OSError for what it cannot use."""
+        self._section = section
         self._tls = tls
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.context.set_alpn_protocols(["http/1.1"])
-        if tls.client_ca_file is not None:
-            self.context.load_verify_locations(tls.client_ca_file)
-            self.context.verify_mode = ssl.CERT_REQUIRED
-        self._stamps = self._read_stamps()
-        self.context.load_cert_chain(tls.cert_file, tls.key_file)
+        self._take_over = take_over
+        self._stamps = read_stamps(tls)
 
-    def reload(self) -> bool:
-        """Read certificate and key again if one of them changed; True when it did.
-
-        Raises OSError and keeps what it has. A changed client authority takes a restart: a context only adds to its
-        authorities.
-        """
-        stamps = self._read_stamps()
+    def look(self, now_ns: int) -> None:
+        """Look once; each state of the files is judged once. The argument is the ticker's."""
+        stamps = read_stamps(self._tls)
         if stamps == self._stamps:
-            return False
-        # Tried on a context of its own first: a failing load would leave this one with half of a pair.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._tls.cert_file, self._tls.key_file)
-        self.context.load_cert_chain(self._tls.cert_file, self._tls.key_file)
+            return
         self._stamps = stamps
-        return True
+        try:
+            check_pair(self._tls)
+            self._take_over()
+        except OSError as error:
+            log.error("certificate_kept", section=self._section, cert=self._tls.cert_file, error=error)
+        else:
+            log.info("certificate_taken_over", section=self._section, cert=self._tls.cert_file)
 
-    def _read_stamps(self) -> tuple[tuple[int, int, int], ...]:
-        found = (Path(name).stat() for name in (self._tls.cert_file, self._tls.key_file))
-        return tuple((entry.st_mtime_ns, entry.st_size, entry.st_ino) for entry in found)
+
+def read_stamps(tls: ServerTls) -> Stamps:
+    """What changes when a file is written or replaced; None while one of them is not there."""
+    try:
+        found = [Path(name).stat() for name in (tls.cert_file, tls.key_file)]
+    except OSError:
+        return None
+    return tuple((entry.st_mtime_ns, entry.st_size, entry.st_ino) for entry in found)

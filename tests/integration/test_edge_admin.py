@@ -156,15 +156,18 @@ def test_a_stale_socket_is_replaced_and_nothing_else_is(tmp_path: Path) -> None:
 # TLS
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A self-signed certificate for localhost."""
-    folder = tmp_path_factory.mktemp("tls")
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a fresh self-signed certificate for localhost and its key."""
     cert, key = folder / "cert.pem", folder / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2"]
     subprocess.run([*command, *names, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
     return cert, key
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    return make_certificate(tmp_path)
 
 
 def test_both_listeners_speak_tls(certificate: tuple[Path, Path]) -> None:
@@ -182,6 +185,48 @@ def test_both_listeners_speak_tls(certificate: tuple[Path, Path]) -> None:
             stream.abandon()
             with pytest.raises(ConnectionError):
                 await streams.dial(f"localhost:{b.edge.link_port}")
+
+    run(work())
+
+
+def test_a_replaced_certificate_is_taken_over_and_a_broken_one_is_not(
+    certificate: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    cert, key = certificate
+    tls = {"cert_file": str(cert), "key_file": str(key)}
+
+    async def shown(port: int) -> str:
+        """The certificate that a new connection is shown."""
+        return await asyncio.to_thread(ssl.get_server_certificate, ("localhost", port), timeout=10)
+
+    async def work() -> None:
+        settings = config(openai={"listen": "127.0.0.1:0", "tls": tls}, edge={"listen": "127.0.0.1:0", "tls": tls})
+        async with bench(settings) as b:
+            ports = (b.edge.http_port, b.edge.link_port)
+            for port in ports:
+                assert await shown(port) == cert.read_text()
+            make_certificate(cert.parent)
+            second = cert.read_text()
+
+            async def is_taken_over() -> bool:
+                return [await shown(port) for port in ports] == [second, second]
+
+            await until(is_taken_over, "the new certificate")
+
+            def complaints() -> int:
+                return sum(record.message == "certificate_kept" for record in caplog.records)
+
+            before = complaints()  # a pair half replaced may have been refused on the way
+            cert.write_text("broken")
+            await until(lambda: complaints() == before + 2, "both listeners to refuse the broken one")
+            assert [await shown(port) for port in ports] == [second, second]
+            make_certificate(cert.parent)
+            third = cert.read_text()
+
+            async def is_mended() -> bool:
+                return [await shown(port) for port in ports] == [third, third]
+
+            await until(is_mended, "the third certificate")
 
     run(work())
 

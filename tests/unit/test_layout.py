@@ -32,12 +32,18 @@ LEAVES = {"seams", "errors"}
 SEAM_MODULES = [
     "edge/exchange.py",
     "edge/gate.py",
+    "edge/health.py",
     "edge/link.py",
+    "edge/link_runs.py",
     "edge/links.py",
+    "edge/pushes.py",
+    "edge/reconcile.py",
+    "edge/registration.py",
     "edge/ages.py",
     "edge/service.py",
     "node/session.py",
     "node/relay.py",
+    "wire/liveness.py",
     "wire/outbox.py",
 ]
 FORBIDDEN_MODULES = {"time", "random", "threading", "uvloop", "concurrent", "socket", "secrets", "os"}

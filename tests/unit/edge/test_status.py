@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from iop_fast.edge.admin import Readiness
-from iop_fast.edge.status import edge_status
+from iop_fast.edge.ages import Ticker
+from iop_fast.edge.front.listener import Front
+from iop_fast.edge.service import EdgeService
+from iop_fast.edge.status import Sources, edge_status
 from iop_fast.wire import runtime_pb2 as pb
 from tests.unit.edge.link_world import LinkWorld, provider
 from tests.unit.edge.worlds import NS_PER_S, VirtualLoop
@@ -29,7 +32,10 @@ def world() -> Iterator[LinkWorld]:
 
 
 def look(world: LinkWorld) -> dict[str, Any]:
-    return edge_status(world.edge, world.links, "f" * 64, 1_000 * NS_PER_S)
+    clock, loop = world.loop.clock, world.loop
+    limits = world.edge.runtime.config.openai.limits
+    front = Front(EdgeService(world.edge), limits, clock, loop, ticker=Ticker(clock, loop))
+    return edge_status(Sources(world.edge, world.links, front, "edge.yaml", "f" * 64, 1_000 * NS_PER_S))
 
 
 def test_an_offline_provider_keeps_its_identity_and_counts_nothing(world: LinkWorld) -> None:
@@ -49,7 +55,8 @@ def test_an_offline_provider_keeps_its_identity_and_counts_nothing(world: LinkWo
     }
     assert status["nodes"][0]["session"] is None
     assert not status["nodes"][0]["connected"]
-    assert status["config"] == {"revision": 1, "file_sha256": "f" * 64}
+    assert status["config"] == {"revision": 1, "file": "edge.yaml", "file_sha256": "f" * 64}
+    assert status["http"] == {"connections": 0, "buffered_bytes": 0}
     assert status["queue"] == {"waiting": 0, "max_queue": 16, "queue_timeout_ms": 30000}
 
 
