@@ -11,7 +11,8 @@ import orjson
 import pytest
 
 from benchmarks.scan_bodies import bodies, hostile_bodies
-from iop_fast._core.scan import BodyScan, block_readers, use_block_reader
+from iop_fast._core.json_string import block_readers, use_block_reader
+from iop_fast._core.scan import BodyScan
 from iop_fast.edge.splice import splice_model
 
 BODIES = bodies()

@@ -5,6 +5,9 @@ into it.
 """
 
 from collections.abc import Sequence
+from typing import final
+
+from iop_fast._core.json_string import estimate_tokens as estimate_tokens
 
 # Feature bits of a request, part of `needs` (see iop_fast.edge.needs for the surface bits).
 FEATURE_TOOLS: int
@@ -33,15 +36,16 @@ class ScanError(ValueError):
     offset: int
     def __init__(self, code: str, param: str | None, offset: int, message: str) -> None: ...
 
+@final
 class BodyScan:
     """One scan of one body. `feed` each piece, then `finish` once; both raise ScanError and are dead afterwards.
 
-    A dead or finished scan that is fed, and a read-out before `finish`, raise RuntimeError. The first fault in byte order
-    is the one raised, by the piece that holds it. At most `max_depth` arrays and objects are open at once, the body's own
-    object included (1..1024).
+    A dead or finished scan that is fed, and a read-out before `finish`, raise RuntimeError. The first fault in byte
+    order is the one raised, by the piece that holds it. At most `max_depth` arrays and objects are open at once, the
+    body's own object included (1..1024).
     """
 
-    def __init__(self, max_depth: int = 128) -> None: ...
+    def __new__(cls, max_depth: int = 128) -> BodyScan: ...
     def feed(self, piece: bytes | bytearray | memoryview) -> None:
         """Take the next bytes; O(len), no allocation that grows with the body. The piece may be changed afterwards."""
     def finish(self) -> None:
@@ -71,12 +75,3 @@ class BodyScan:
     @property
     def insert_at(self) -> int:
         """Offset just behind the opening brace, where absent fields can be inserted."""
-
-def estimate_tokens(text: str) -> int:
-    """The estimate of one text, by the same rule as the scan (for tests and calibration)."""
-
-def block_readers() -> tuple[str, ...]:
-    """Names of the readers of plain text that this processor can run, the one in use after import first."""
-
-def use_block_reader(name: str) -> None:
-    """Read plain text with that reader from here on: for tests and benchmarks; the findings are the same with each."""

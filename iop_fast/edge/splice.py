@@ -21,6 +21,6 @@ def splice_model(body: bytes | bytearray, span: tuple[int, int], served: str) ->
         raise ValueError(f"span: expected 0 < start < end < {len(body)}, got {span!r}")
     view = memoryview(body)
     name = orjson.dumps(served)
-    if view[start:end] == name:
+    if body[start:end] == name:
         return [view], len(body)
     return [view[:start], name, view[end:]], len(body) - (end - start) + len(name)

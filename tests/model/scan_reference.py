@@ -6,7 +6,6 @@ byte. Nothing here is incremental and nothing is shared with the compiled scan b
 
 from __future__ import annotations
 
-import codecs
 from dataclasses import dataclass, field
 
 MESSAGE, IMAGE, AUDIO, VIDEO, FILE = 4, 1_000, 1_000, 8_000, 4_000
@@ -274,19 +273,19 @@ class Parser:
 
     def character(self) -> str:
         """One character as UTF-8; the fault is the first byte that no well-formed sequence has there."""
-        if self.peek() < 0x20:
+        first = self.peek()
+        if first < 0x20:
             raise self.fail()
-        decoder = codecs.getincrementaldecoder("utf-8")("strict")
-        while True:
-            if self.at >= len(self.body):
-                raise self.fail()
-            try:
-                decoded = decoder.decode(self.body[self.at : self.at + 1])
-            except UnicodeDecodeError:
-                raise self.fail("invalid_utf8") from None
+        start = self.at
+        self.at += 1
+        for low, high in following(first):
+            if self.at >= len(self.body) or not low <= self.peek() <= high:
+                raise self.fail("invalid_utf8")
             self.at += 1
-            if decoded:
-                return decoded
+        try:
+            return self.body[start : self.at].decode()
+        except UnicodeDecodeError:
+            raise Refused("invalid_utf8", start) from None
 
     def short_escape(self) -> str:
         table = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
@@ -306,6 +305,19 @@ class Parser:
             unit = unit * 16 + int(digit, 16)
             self.at += 1
         return unit
+
+
+def following(first: int) -> list[tuple[int, int]]:
+    """Bounds of the bytes that follow a first byte in well-formed UTF-8 (Unicode table 3-7); none for a wrong one."""
+    tail = (0x80, 0xBF)
+    second = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}.get(first, tail)
+    if 0xC2 <= first <= 0xDF:
+        return [second]
+    if 0xE0 <= first <= 0xEF:
+        return [second, tail]
+    if 0xF0 <= first <= 0xF4:
+        return [second, tail, tail]
+    return []
 
 
 # ---- meaning ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iop_fast._core import scan
+from iop_fast._core import json_string, scan
 from tests.model import scan_reference
 
 KEYS = [
@@ -155,11 +155,11 @@ def reference_outcome(body: bytes, max_depth: int = 128) -> dict[str, Any]:
     return {**found, "spans": [span for key, span in named if "\ufffd" not in key]}
 
 
-@pytest.fixture(params=scan.block_readers(), autouse=True, scope="module")
+@pytest.fixture(params=json_string.block_readers(), autouse=True, scope="module")
 def block_reader(request: pytest.FixtureRequest) -> Iterator[None]:
-    scan.use_block_reader(request.param)
+    json_string.use_block_reader(request.param)
     yield
-    scan.use_block_reader(scan.block_readers()[0])
+    json_string.use_block_reader(json_string.block_readers()[0])
 
 
 cut_lists = st.one_of(st.just([]), st.lists(st.integers(0, 2**16), max_size=6), st.just(list(range(2**12))))

@@ -1,10 +1,10 @@
 """B26: the token estimate against counts of public tokenizers.
 
 The counts are of each sample eight times over, taken once, off-line, with the vocabularies named below; nothing is
-downloaded here. The promise: of a threshold T, a text of 1.1 T tokens is estimated at T or more, and one of 0.5 T at less
-than T, whichever of these tokenizers the model has. Tokenizers differ by a factor of two on one text, so the window of
-2.2 is nearly used up by them; where they differ by more (older or smaller vocabularies that spell a script in bytes), the
-estimate sides with the newer ones and the exception stands in `SPELLED_IN_BYTES` and `SHORTER_THAN_ESTIMATED`.
+downloaded here. The promise: of a threshold T, a text of 1.1 T tokens is estimated at T or more, and one of 0.5 T at
+less than T, whichever of these tokenizers the model has. Tokenizers differ by a factor of two on one text, so the
+window of 2.2 is nearly used up by them; where they differ by more (vocabularies that spell a script in bytes), the
+estimate sides with the majority and the exception stands in `SPELLED_IN_BYTES` or `SHORTER_THAN_ESTIMATED`.
 """
 
 from __future__ import annotations

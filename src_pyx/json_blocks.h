@@ -1,4 +1,4 @@
-/* Runs of plain text inside a JSON string, 64 bytes at a time, for scan.pyx.
+/* Runs of plain text inside a JSON string, 64 bytes at a time, for json_string.pyx.
  *
  * A block of 64 bytes becomes four bit masks: which bytes end a run (quote, backslash, control character, anything that
  * is no ASCII), and which are letters, digits, spaces. The weight of a run is then a matter of counting bits, and an
@@ -8,8 +8,8 @@
  * else. Both are exact and the tests run both. Loads stay within [p, end): the last 63 bytes are left to the caller.
  */
 
-#ifndef IOP_SCAN_BLOCKS_H
-#define IOP_SCAN_BLOCKS_H
+#ifndef IOP_JSON_BLOCKS_H
+#define IOP_JSON_BLOCKS_H
 
 #include <stdint.h>
 #include <string.h>
@@ -22,7 +22,7 @@
 #endif
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "scan_blocks.h reads bytes as little-endian words"
+#error "json_blocks.h reads bytes as little-endian words"
 #endif
 
 /* Weights of ASCII characters by kind, in 1/64 tokens; whatever is none of the first three is a mark. */
@@ -31,7 +31,7 @@ enum { LETTER_UNITS = 19, DIGIT_UNITS = 70, SPACE_UNITS = 6, MARK_UNITS = 46 };
 enum { SCAN_BLOCK = 64 };
 
 /* What a backslash and a letter weigh together beyond what the two bytes would weigh as text; 0 where the byte is no
- * escape of one letter. Filled by scan.pyx. */
+ * escape of one letter. Filled by json_string.pyx. */
 static int16_t ESCAPE_CHANGE[256];
 static uint8_t IS_ESCAPE[256];
 
