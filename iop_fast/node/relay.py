@@ -171,7 +171,7 @@ class Run:
 
     def cut(self, detail: str) -> None:
         """Stop for a reason of this Node's (see Cuttable)."""
-        self.stop(End(pb.RunEnd.CANCELLED, detail, None))
+        self._relay.stop(self, End(pb.RunEnd.CANCELLED, detail, None))
 
     # From the adapter.
 
@@ -287,13 +287,18 @@ class Relay:
         self._refusal = reason
 
     def stop_all(self, detail: str) -> None:
-        """Stop every run; one whose adapter fails at that is ended all the same."""
+        """Stop every run."""
         for run in list(self.runs.values()):
-            try:
-                run.cut(detail)
-            except Exception as error:  # noqa: BLE001 - one adapter's failure must not spare the others
-                log.failure("run_stop_failed", error, run=run.run_id)
-                self._end_failed(run)
+            run.cut(detail)
+
+    def stop(self, run: Run, end: End) -> None:
+        """Stop a run; one whose adapter fails at that is ended without it."""
+        try:
+            run.stop(end)
+        except Exception as error:  # noqa: BLE001 - an adapter beyond help must not keep the lease, nor spare the others
+            log.failure("run_stop_failed", error, run=run.run_id)
+            if run.run_id in self.runs:
+                run.on_end(end)
 
     def when_idle(self, on_idle: Callable[[], None]) -> None:
         """Call back once when no run is left, at once if none is."""
@@ -345,18 +350,14 @@ class Relay:
         run = self.runs.get(run_id)
         if run is not None:
             self.outbox.drop_run(run_id)
-            run.stop(CANCELLED)
+            self.stop(run, CANCELLED)
 
     def on_frame_failed(self, run_id: int, error: Exception) -> None:
         """A frame's handling raised: that run ends."""
         log.failure("frame_failed", error, run=run_id)
         run = self.runs.get(run_id)
         if run is not None:
-            try:
-                run.stop(End(pb.RunEnd.INTERNAL, "the Node failed", None))
-            except Exception as failure:  # noqa: BLE001 - its adapter is beyond help; the run ends without it
-                log.failure("run_stop_failed", failure, run=run_id)
-                self._end_failed(run)
+            self.stop(run, End(pb.RunEnd.INTERNAL, "the Node failed", None))
 
     # The runs'.
 
@@ -367,8 +368,3 @@ class Relay:
             waiting, self._on_idle = self._on_idle, []
             for on_idle in waiting:
                 on_idle()
-
-    def _end_failed(self, run: Run) -> None:
-        """End a run whose adapter raised where it must not."""
-        if run.run_id in self.runs:
-            run.on_end(End(pb.RunEnd.INTERNAL, "the Node failed", None))
