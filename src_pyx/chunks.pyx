@@ -94,6 +94,10 @@ cdef class ChunkDecoder:
     def is_complete(self):
         return self._state == COMPLETE
 
+    @property
+    def left(self):
+        return self._chunk_left if self._state == DATA else 0
+
     def feed(self, data):
         cdef Py_buffer view
         cdef char *payload = NULL

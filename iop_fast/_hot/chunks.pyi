@@ -32,3 +32,6 @@ class ChunkDecoder:
     @property
     def is_complete(self) -> bool:
         """True once the final CRLF was read."""
+    @property
+    def left(self) -> int:
+        """Bytes of payload that are known to come: what is left of the chunk under way."""

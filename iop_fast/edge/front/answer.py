@@ -31,7 +31,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_PLAIN, _LENGTH, _DATE, _CONNECTION, _DROPPED, _INVALID = range(6)
+# Field names that mean something to the framing, and those of a hop.
+_LENGTH, _DATE, _CONNECTION, _DROPPED = range(4)
 _MEANING = {
     b"content-length": _LENGTH,
     b"date": _DATE,
@@ -45,15 +46,18 @@ _MEANING = {
 }
 KNOWN_NAMES_MAX = 1024
 KNOWN_NAME_BYTES_MAX = 64
-_known = dict(_MEANING)
+# By name as it was given: its meaning or, for all others, what its line begins with.
+_known: dict[bytes, int | bytes] = dict(_MEANING)
 
 
-def _meaning_of(name: bytes) -> int:
+def _learn(name: bytes) -> int | bytes:
     """Judge a field name that is not in `_known` and remember it: providers use few names, again and again."""
-    meaning = _MEANING.get(name.lower(), _PLAIN) if _TOKEN.fullmatch(name) else _INVALID
+    if _TOKEN.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is no name of a header field")
+    known = _MEANING.get(name.lower(), b"\r\n" + name + b": ")
     if len(name) <= KNOWN_NAME_BYTES_MAX and len(_known) < KNOWN_NAMES_MAX:
-        _known[name] = meaning
-    return meaning
+        _known[name] = known
+    return known
 
 
 class Answer:
@@ -117,8 +121,9 @@ class Answer:
         if not self._add_body(parts, pieces, size, end):
             self._cut(connection)
             return
-        if parts:
-            connection.write(b"".join(parts))
+        block = b"".join(parts)
+        if block:
+            connection.write(block)
         if end:
             self.is_open = False
             self._connection = None
@@ -157,12 +162,11 @@ class Answer:
         status = head.status
         if not 200 <= status <= 599:
             raise ValueError(f"status of an answer must be 200 to 599, got {status}")
-        parts = [b"HTTP/1.1 %d " % status, head.reason, b"\r\n"]
+        parts = [b"HTTP/1.1 %d " % status, head.reason]
         length, has_date, asks_close = self._add_fields(parts, head.headers)
         framing, left, line = self._decide_framing(status, length, size, end)
-        if line:
-            parts.append(line)
         keeps = framing != BY_CLOSE and not asks_close and connection.can_keep
+        parts.append(line)
         if not keeps:
             parts.append(b"Connection: close\r\n")
         elif self._is_http10:
@@ -176,47 +180,44 @@ class Answer:
         return b"".join(parts)
 
     def _add_fields(self, parts: list[bytes], headers: list[tuple[bytes, bytes]]) -> tuple[int, bool, bool]:
-        """Add the answer's own fields to `parts`; return its content-length or -1, whether it has a Date and whether
-        it asks for the connection to be closed."""
+        """Add the answer's own fields to `parts`, which holds the status line: each what its line begins with, and its
+        value. Return the content-length or -1, whether there is a Date and whether the connection shall be closed."""
         length = -1
         has_date = asks_close = False
-        count = 1
         for name, value in headers:
-            meaning = _known.get(name)
-            if meaning is None:
-                meaning = _meaning_of(name)
-            if meaning != _PLAIN:
-                if meaning == _DROPPED:
-                    continue
-                if meaning == _CONNECTION:
-                    asks_close = asks_close or value.lower() == b"close"
-                    continue
-                if meaning == _INVALID:
-                    raise ValueError(f"{name!r} is no name of a header field")
-                if meaning == _LENGTH:
-                    if length >= 0 or not value.isdigit():
-                        raise ValueError(f"content-length of an answer must be one number, got {value!r}")
-                    length = int(value)
-                    continue
+            known = _known.get(name)
+            if known is None:
+                known = _learn(name)
+            if type(known) is bytes:
+                parts.append(known)
+                parts.append(value)
+            elif known == _LENGTH:
+                if length >= 0 or not value.isdigit():
+                    raise ValueError(f"content-length of an answer must be one number, got {value!r}")
+                length = int(value)
+            elif known == _DATE:
                 has_date = True
-            parts += (name, b": ", value, b"\r\n")
-            count += 1
-        block = b"".join(parts)
-        # Whoever wrote the head could otherwise end it early and write an answer of its own (response splitting).
-        if block.count(b"\n") != count or block.count(b"\r") != count or b"\0" in block:
+                parts.append(b"\r\nDate: ")
+                parts.append(value)
+            elif known == _CONNECTION:
+                asks_close = asks_close or value.lower() == b"close"
+        # Whoever made the head could otherwise end it early and write an answer of its own (response splitting).
+        values = b"".join(parts[1::2])
+        if b"\n" in values or b"\r" in values or b"\0" in values:
             raise ValueError("a header field or the reason phrase holds CR, LF or NUL")
         return length, has_date, asks_close
 
     def _decide_framing(self, status: int, length: int, size: int, end: bool) -> tuple[int, int, bytes]:
-        """Return the framing, the bytes that have to come and the header line that says so."""
+        """Return the framing, the bytes that have to come, and the header line that says so between line ends."""
         if self._without_body or status == 204 or status == 304:
             if length < 0 and self._without_body and end and size:
                 length = size  # What a GET would have got.
-            return NO_BODY, 0, b"Content-Length: %d\r\n" % length if length >= 0 and status != 204 else b""
+            line = b"\r\nContent-Length: %d\r\n" % length if length >= 0 and status != 204 else b"\r\n"
+            return NO_BODY, 0, line
         if length < 0 and end:
             length = size
         if length >= 0:
-            return BY_LENGTH, length, b"Content-Length: %d\r\n" % length
+            return BY_LENGTH, length, b"\r\nContent-Length: %d\r\n" % length
         if self._is_http10:
-            return BY_CLOSE, 0, b""
-        return BY_CHUNKS, 0, b"Transfer-Encoding: chunked\r\n"
+            return BY_CLOSE, 0, b"\r\n"
+        return BY_CHUNKS, 0, b"\r\nTransfer-Encoding: chunked\r\n"

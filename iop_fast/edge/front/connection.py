@@ -4,7 +4,7 @@ States, and what the bytes that come in each of them are:
 
     HEAD       no request, or a part of its head       kept until the head is whole
     BODY       a request is open, its body is not whole given to its receiver
-    SERVING    its body is whole, its answer is not    kept unparsed for later (the backlog)
+    SERVING    its body is whole, its answer is not    kept unparsed, bounded (the backlog)
     DRAINING   its answer is whole, its body is not    read and dropped, bounded
     CLOSING    our last byte is written                read and dropped until the client closes or a deadline
     CLOSED     connection_lost was called              none come
@@ -21,43 +21,67 @@ Rules:
 - Reading is never paused: uvloop reports neither FIN nor RST while it is, and a waiting request of a client that left
   would be granted a slot. Whoever sends FIN before the answer has ended is taken to have left (nginx does the same).
 - The receiver is told of each request's end by exactly one of: its own `send(end=True)` or `abort`, `on_client_gone`.
-- Nothing is written after `connection_lost`: uvloop raises there. `_transport` is None from then on; is_closing() is
-  not asked, it is true too early.
 - Input that breaks the protocol is answered here, once, and the connection closes after it. An error that is found
   behind a whole request does not touch that request: the bytes are parsed only after its answer.
-
-Deadlines are the front's age lists: `_phase_list` is the one that this connection stands in for its state (head, body
-rate, idle, lingering close), `_stall_handle` its place among those whose client does not take what is written.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import struct
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from iop_fast._hot.chunks import ChunkDecoder, ChunkError, PayloadTooLargeError
-from iop_fast.edge.ages import NO_HANDLE, AgeList
 from iop_fast.edge.front.answer import CONTINUE, Answer
 from iop_fast.edge.front.head import ALLOWED, Refusal, count_requests, find_head
+from iop_fast.edge.front.peer import BODY, CLOSED, CLOSING, DRAINING, HEAD, SERVING, Peer
 from iop_fast.errors import Failure
 from iop_fast.seams import Receiver, RequestHead
 
 if TYPE_CHECKING:
     from iop_fast.edge.front.listener import Front
 
-HEAD, BODY, SERVING, DRAINING, CLOSING, CLOSED = range(6)
-
 # What is read and dropped of a body that was answered early, to keep the connection; with more to come it closes.
 DRAIN_BYTES_MAX = 65_536
-RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 logger = logging.getLogger(__name__)
 
 
-class Connection(asyncio.Protocol):
+class BodyDecoder(Protocol):
+    """Finds the end of a body: `LengthDecoder` here, `ChunkDecoder` in the contract of iop_fast._hot.chunks."""
+
+    @property
+    def consumed(self) -> int: ...
+    @property
+    def is_complete(self) -> bool: ...
+    @property
+    def left(self) -> int: ...
+    def feed(self, data: bytes) -> bytes: ...
+
+
+class LengthDecoder:
+    """A body of known length."""
+
+    __slots__ = ("consumed", "left")
+
+    def __init__(self, length: int) -> None:
+        self.left = length
+        self.consumed = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """True once the last byte was fed."""
+        return self.left == 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes and return those of this body; `consumed` tells how many."""
+        piece = data if len(data) <= self.left else data[: self.left]
+        self.consumed = len(piece)
+        self.left -= self.consumed
+        return piece
+
+
+class Connection(Peer):
     """One accepted connection; made by the front, driven by its transport."""
 
     __slots__ = (
@@ -67,45 +91,26 @@ class Connection(asyncio.Protocol):
         "_body_mark",
         "_buffer",
         "_decoder",
-        "_front",
         "_has_dropped",
         "_is_starting",
-        "_is_writable",
         "_keeps_alive",
-        "_left",
-        "_phase_handle",
-        "_phase_list",
         "_receiver",
         "_scanned",
-        "_stall_handle",
-        "_stall_taken",
-        "_state",
-        "_transport",
-        "_written",
     )
 
     def __init__(self, front: Front) -> None:
-        self._front = front
-        self._transport: asyncio.Transport | None = None
-        self._state = HEAD
+        super().__init__(front)
         self._buffer: bytes | bytearray = b""  # HEAD: a part of a head; SERVING: the backlog; else empty
         self._scanned = 0  # HEAD: bytes of the buffer that hold no end of a head
         self._answer: Answer | None = None  # the open one
         self._receiver: Receiver | None = None  # of the open answer
-        self._decoder: ChunkDecoder | None = None  # BODY, DRAINING: of a chunked body
-        self._left = 0  # BODY, DRAINING: bytes to come of a body with a known length
+        self._decoder: BodyDecoder | None = None  # BODY, DRAINING: finds the end of the body
         self._body_bytes = 0  # BODY: bytes that came; DRAINING: bytes dropped
         self._body_mark = 0  # BODY: _body_bytes when the rate was looked at last
         self._awaits_continue = False  # BODY: the client waits for a 100 and may never send the body
         self._keeps_alive = True  # False: the connection closes after the answer that is under way
         self._has_dropped = False  # input was dropped unread, so an immediate close would reset the connection
         self._is_starting = False
-        self._is_writable = True
-        self._written = 0
-        self._phase_list: AgeList[Connection] | None = None
-        self._phase_handle = NO_HANDLE
-        self._stall_handle = NO_HANDLE
-        self._stall_taken = 0
 
     # What the answer asks and calls.
 
@@ -114,19 +119,12 @@ class Connection(asyncio.Protocol):
         """True when the connection can outlive an answer that begins now."""
         if not self._keeps_alive or self._front.is_draining:
             return False
-        return self._state != BODY or (self._left <= DRAIN_BYTES_MAX and not self._awaits_continue)
+        return self._decoder is None or (self._decoder.left <= DRAIN_BYTES_MAX and not self._awaits_continue)
 
     @property
     def date_line(self) -> bytes:
         """The Date field for an answer that has none."""
         return self._front.date_line
-
-    def write(self, block: bytes) -> None:
-        """Hand bytes to the transport. Only an open answer calls this, so the connection is not lost."""
-        transport = self._transport
-        assert transport is not None
-        self._written += len(block)
-        transport.write(block)  # network
 
     def on_answer_end(self, keeps: bool) -> None:
         """The open answer is whole and written; `keeps` is what its head said about the connection."""
@@ -142,14 +140,14 @@ class Connection(asyncio.Protocol):
                 self._front.loop.call_soon(self._on_turn)
             else:
                 self._watch(self._front.idles)
-        elif state == BODY and is_kept and self._left <= DRAIN_BYTES_MAX:
+        elif state == BODY and is_kept and self._decoder is not None and self._decoder.left <= DRAIN_BYTES_MAX:
             self._state = DRAINING
             self._body_bytes = 0
             self._watch(self._front.heads)
         elif state == SERVING and not self._has_dropped:
-            self._close()
+            self.close()
         else:
-            self._linger()
+            self.linger()
 
     def on_answer_cut(self, answer: Answer) -> None:
         """The open answer ended without being whole."""
@@ -159,11 +157,11 @@ class Connection(asyncio.Protocol):
 
     def _cut(self, answer: Answer) -> None:
         if answer.is_ended_by_close:
-            self._reset()  # An orderly end would make the answer look whole.
+            self.reset()  # An orderly end would make the answer look whole.
         elif self._state == SERVING and not self._has_dropped:
-            self._close()
+            self.close()
         else:
-            self._linger()
+            self.linger()
 
     # What the transport calls.
 
@@ -173,20 +171,13 @@ class Connection(asyncio.Protocol):
             self._watch(self._front.heads)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._state = CLOSED
-        self._unwatch()
-        self._unwatch_stall()
-        self._buffer = b""
-        self._decoder = None
-        self._transport = None
+        self._enter_closed()
         self._front.on_connection_lost(self)
-        self._drop_request()
 
     def eof_received(self) -> bool:
         # A client that half-closes has left, as for nginx: nothing tells it from one that is gone.
         if self._state != CLOSING:
-            self._close()
-        self._drop_request()
+            self.close()
         return False
 
     def pause_writing(self) -> None:
@@ -202,19 +193,30 @@ class Connection(asyncio.Protocol):
         if self._answer is not None:
             self._answer.is_writable = True
             if self._receiver is not None:
-                self._receiver.on_writable()
+                self._tell_writable(self._receiver)
         elif self._state == HEAD and self._buffer:
             self._front.loop.call_soon(self._on_turn)
+
+    def _tell_writable(self, receiver: Receiver) -> None:
+        try:
+            receiver.on_writable()
+        except Exception:
+            logger.exception("connection_failed")
+            self._fail()
 
     def data_received(self, data: bytes) -> None:
         try:
             state = self._state
-            if state == HEAD:
+            if state == HEAD and self._is_writable:
                 if self._buffer:
                     self._buffer += data
                 else:
                     self._buffer = data
                 self._start_requests()
+            elif state == HEAD:
+                self._keep(data)
+                if not self._keeps_alive:
+                    self.linger()  # A client that does not read its answers has sent too much.
             elif state == BODY:
                 self._take_body(data)
             elif state == SERVING:
@@ -301,8 +303,8 @@ class Connection(asyncio.Protocol):
         """Open a request whose body is not whole yet, or whose end is not known."""
         front = self._front
         self._state = BODY
-        self._decoder = ChunkDecoder(front.body_bytes_max) if head.content_length is None else None
-        self._left = head.content_length or 0
+        length = head.content_length
+        self._decoder = ChunkDecoder(front.body_bytes_max) if length is None else LengthDecoder(length)
         self._body_bytes = self._body_mark = 0
         self._awaits_continue = front.parser.expects_continue and not rest
         self._watch(front.bodies)
@@ -319,39 +321,27 @@ class Connection(asyncio.Protocol):
 
     def _take_body(self, data: bytes) -> None:
         """BODY: give the next bytes to the receiver; the last ones complete the request."""
-        receiver = self._receiver
-        assert receiver is not None, "a request in BODY has an open answer"
+        decoder, receiver = self._decoder, self._receiver
+        assert decoder is not None, "BODY has a decoder"
+        assert receiver is not None, "BODY has an open answer"
         self._awaits_continue = False
         self._body_bytes += len(data)
-        decoder = self._decoder
-        if decoder is None:
-            left = self._left - len(data)
-            if left > 0:
-                self._left = left
-                receiver.on_body(data)
-                return
-            self._left = 0
-            piece, rest = (data[:left], data[left:]) if left else (data, b"")
+        try:
+            piece = decoder.feed(data)
+        except PayloadTooLargeError:
+            self._refuse_body()
+        except ChunkError as error:
+            self._refuse(Failure.MALFORMED_HTTP, f"malformed chunked body: {error}")
         else:
-            try:
-                piece = decoder.feed(data)
-            except PayloadTooLargeError:
-                self._refuse_body()
-                return
-            except ChunkError as error:
-                self._refuse(Failure.MALFORMED_HTTP, f"malformed chunked body: {error}")
-                return
-            if not decoder.is_complete:
-                if piece:
-                    receiver.on_body(piece)
-                return
-            rest = data[decoder.consumed :]
-            self._decoder = None
-        self._complete_body(receiver, piece, rest)
+            if decoder.is_complete:
+                self._complete_body(receiver, piece, data[decoder.consumed :])
+            elif piece:
+                receiver.on_body(piece)
 
     def _complete_body(self, receiver: Receiver, piece: bytes, rest: bytes) -> None:
         self._unwatch()
         self._state = SERVING
+        self._decoder = None
         if rest:
             self._keep(rest)
         if piece:
@@ -379,30 +369,21 @@ class Connection(asyncio.Protocol):
 
     def _drain(self, data: bytes) -> None:
         """DRAINING: drop what is left of a body that was answered early, within bounds."""
-        self._body_bytes += len(data)
         decoder = self._decoder
-        if decoder is None:
-            left = self._left - len(data)
-            if left > 0:
-                self._left = left
-                return
-            self._left = 0
-            rest = data[left:] if left else b""
-        else:
-            try:
-                decoder.feed(data)
-            except ChunkError:
-                self._linger()
-                return
-            if not decoder.is_complete:
-                if self._body_bytes > DRAIN_BYTES_MAX:
-                    self._linger()
-                return
-            rest = data[decoder.consumed :]
+        assert decoder is not None, "DRAINING has a decoder"
+        self._body_bytes += len(data)
+        try:
+            decoder.feed(data)
+        except ChunkError:
+            self.linger()
+            return
+        if decoder.is_complete:
             self._decoder = None
-        self._state = HEAD
-        self._buffer = rest
-        self._start_requests()
+            self._state = HEAD
+            self._buffer = data[decoder.consumed :]
+            self._start_requests()
+        elif self._body_bytes > DRAIN_BYTES_MAX:
+            self.linger()
 
     # Refusals and ends.
 
@@ -434,12 +415,12 @@ class Connection(asyncio.Protocol):
             return
         try:
             if self._answer is None:
-                self._linger()  # Whatever failed was answered already; a second answer would be the next request's.
+                self.linger()  # Whatever failed was answered already; a second answer would be the next request's.
             else:
                 self._refuse(Failure.INTERNAL, "internal error")
         except Exception:
             logger.exception("connection_refusal_failed")
-            self._reset()
+            self.reset()
 
     def _drop_request(self) -> None:
         """Tell the receiver of an unfinished request that its client is out of reach."""
@@ -449,51 +430,27 @@ class Connection(asyncio.Protocol):
             answer.detach()
             self._front.counters.requests_dropped += 1
         if receiver is not None:
-            receiver.on_client_gone()
+            try:
+                receiver.on_client_gone()
+            except Exception:
+                # The connection ends anyway, and its end must not be what fails.
+                logger.exception("client_gone_failed")
+                self._front.counters.internal_errors += 1
 
-    def _close(self) -> None:
-        """Close once everything is written. For a client that has nothing more to say."""
-        transport = self._enter_closing()
-        transport.close()
-        if transport.get_write_buffer_size():
-            self._watch_stall()
-
-    def _linger(self) -> None:
-        """End our side, then drop input for a while: closing with unread input resets the connection, and the client
-        could lose the answer (RFC 9112, 9.6)."""
-        transport = self._enter_closing()
-        if transport.can_write_eof():
-            transport.write_eof()
-        self._watch(self._front.lingers)
-        if transport.get_write_buffer_size():
-            self._watch_stall()
-
-    def _enter_closing(self) -> asyncio.Transport:
-        transport = self._transport
-        assert transport is not None
-        self._state = CLOSING
-        self._unwatch()
+    def _drop_all(self) -> None:
         self._buffer = b""
         self._decoder = None
-        return transport
-
-    def _reset(self) -> None:
-        """Cut the connection at once, with RST, whatever is unwritten."""
-        transport = self._enter_closing()
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-        transport.abort()
+        self._drop_request()
 
     def close_if_idle(self) -> None:
         """Close unless a request, or a part of one, is there."""
         if self._state == HEAD and not self._buffer:
-            self._close()
+            self.close()
 
     def close_now(self) -> None:
         """Cut whatever is under way."""
         if self._state != CLOSED:
-            self._reset()
+            self.reset()
 
     def refuse_overload(self) -> None:
         """Answer a connection above the limit, before its request."""
@@ -504,12 +461,12 @@ class Connection(asyncio.Protocol):
     def on_head_late(self) -> None:
         """A head did not become whole in time, or the rest of a body that was answered early did not come."""
         self._phase_list = None
-        if self._state == HEAD and self._buffer:
+        if self._state == HEAD and self._buffer.strip(b"\r\n"):
             self._refuse(Failure.REQUEST_TIMEOUT, "the request's head did not arrive in time")
         elif self._state == HEAD:
-            self._close()
+            self.close()
         else:
-            self._linger()
+            self.linger()
 
     def on_body_late(self) -> None:
         """A window of the body's minimum rate has passed."""
@@ -523,47 +480,4 @@ class Connection(asyncio.Protocol):
     def on_idle_late(self) -> None:
         """No request came on a kept connection."""
         self._phase_list = None
-        self._close()
-
-    def on_linger_late(self) -> None:
-        """The client did not close after our end."""
-        self._phase_list = None
-        transport = self._transport
-        if transport is not None and not transport.get_write_buffer_size():
-            transport.close()
-
-    def on_stall_late(self) -> None:
-        """Look whether the client took anything since this was set."""
-        self._stall_handle = NO_HANDLE
-        transport = self._transport
-        assert transport is not None
-        unsent = transport.get_write_buffer_size()
-        if unsent and self._written - unsent <= self._stall_taken:
-            self._front.counters.stalls += 1
-            self._reset()
-        elif unsent:
-            self._watch_stall()
-        elif self._state == CLOSING:
-            transport.close()
-
-    def _watch(self, ages: AgeList[Connection]) -> None:
-        if self._phase_list is not None:
-            self._phase_list.remove(self._phase_handle)
-        self._phase_list = ages
-        self._phase_handle = ages.add(self)
-
-    def _unwatch(self) -> None:
-        if self._phase_list is not None:
-            self._phase_list.remove(self._phase_handle)
-            self._phase_list = None
-
-    def _watch_stall(self) -> None:
-        transport = self._transport
-        if transport is not None and self._stall_handle == NO_HANDLE:
-            self._stall_taken = self._written - transport.get_write_buffer_size()
-            self._stall_handle = self._front.stalls.add(self)
-
-    def _unwatch_stall(self) -> None:
-        if self._stall_handle != NO_HANDLE:
-            self._front.stalls.remove(self._stall_handle)
-            self._stall_handle = NO_HANDLE
+        self.close()

@@ -14,6 +14,7 @@ Every refusal is a `Refusal` with its row of the error table; none depends on ho
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import httptools
 
@@ -182,6 +183,15 @@ def count_requests(backlog: bytes | bytearray, most: int) -> int:
 # Steps 2 and 3: parse and judge.
 
 
+class _Callbacks:
+    """What httptools calls: one function, made once, with everything it needs in its reach."""
+
+    __slots__ = ("on_header",)
+
+    def __init__(self, on_header: Callable[[bytes, bytes], None]) -> None:
+        self.on_header = on_header
+
+
 class HeadParser:
     """Parses whole heads, one at a time, for all connections of a front.
 
@@ -190,6 +200,7 @@ class HeadParser:
     """
 
     __slots__ = (
+        "_callbacks",
         "_coding",
         "_connection",
         "_fields",
@@ -207,8 +218,24 @@ class HeadParser:
         self._limits = limits
         self._good_authority: bytes | None = None
         self._fields: list[tuple[bytes, bytes]] = []
+        self._callbacks = self._make_callbacks()
         self.is_http10 = False
         self._reset()
+
+    def _make_callbacks(self) -> _Callbacks:
+        add = self._fields.append
+        plain_name = _PLAIN.get
+        on_other_header = self._on_other_header
+
+        # 17 calls for a request of the openai SDK. Never raises: httptools would hide what was raised.
+        def on_header(name: bytes, value: bytes) -> None:
+            plain = plain_name(name)
+            if plain is not None:
+                add((plain, value))
+            else:
+                on_other_header(name.lower(), value)
+
+        return _Callbacks(on_header)
 
     def _reset(self) -> None:
         self._host: bytes | None = None
@@ -246,10 +273,9 @@ class HeadParser:
 
     def _read_fields(self, block: bytes) -> list[tuple[bytes, bytes]]:
         self._reset()
-        fields: list[tuple[bytes, bytes]] = []
-        self._fields = fields
+        self._fields.clear()
         try:
-            httptools.HttpRequestParser(self).feed_data(block)
+            httptools.HttpRequestParser(self._callbacks).feed_data(block)
         except httptools.HttpParserUpgrade:
             # An offer to switch protocols is ignored, as RFC 9110, 7.8 allows: the head was parsed whole before this.
             pass
@@ -257,19 +283,12 @@ class HeadParser:
             raise malformed(f"malformed request: {error}") from None
         if self._flaw is not None:
             raise self._flaw
-        if len(fields) > self._limits.head_fields:
+        if len(self._fields) > self._limits.head_fields:
             raise _too_many_fields(self._limits)
-        return fields
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Callback of httptools, once a field. Never raises: httptools would hide what was raised."""
-        if value and value[-1] <= 32:
-            value = value.rstrip(b" \t")
-        plain = _PLAIN.get(name)
-        if plain is not None:
-            self._fields.append((plain, value))
-        else:
-            self._on_other_header(name.lower(), value)
+        if b"\t" in block or b" \r\n" in block:
+            # llhttp takes the space before a value away, not the one behind it (RFC 9112, 5.1).
+            return [(name, value.rstrip(b" \t")) for name, value in self._fields]
+        return self._fields[:]
 
     def _on_other_header(self, name: bytes, value: bytes) -> None:
         meaning = _MEANING.get(name)
@@ -279,6 +298,7 @@ class HeadParser:
         elif meaning == _CONNECTION:
             self._connection = value if self._connection is None else self._connection + b"," + value
         elif meaning == _HOST:
+            value = value.rstrip(b" \t")
             if self._host is not None:
                 self._flaw = malformed("the request has more than one Host field")
             self._host = value
@@ -286,18 +306,18 @@ class HeadParser:
         elif meaning == _LENGTH:
             if self._length is not None:
                 self._flaw = malformed("the request has more than one Content-Length field")
-            self._length = value
+            self._length = value.rstrip(b" \t")
         elif meaning == _CODING:
             if self._coding is not None:
                 self._flaw = malformed("the request has more than one Transfer-Encoding field")
-            self._coding = value
+            self._coding = value.rstrip(b" \t")
         elif meaning == _EXPECT:
             self._on_expect(value)
 
     def _on_expect(self, value: bytes) -> None:
         if self.is_http10:
             return  # RFC 9110, 10.1.1: the expectation of an HTTP/1.0 client is ignored.
-        if value.lower() == b"100-continue":
+        if value.rstrip(b" \t").lower() == b"100-continue":
             self.expects_continue = True
         else:
             self._flaw = Refusal(Failure.EXPECTATION_FAILED, "the only expectation that is met is 100-continue")
@@ -350,6 +370,8 @@ class HeadParser:
 
     def _apply_connection(self, value: bytes, fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Read the Connection options; return the fields without those that they name (RFC 9110, 7.6.1)."""
+        if value == b"keep-alive":
+            return fields
         options = {option.strip(b" \t") for option in value.lower().split(b",")}
         is_kept = b"keep-alive" in options
         self.keep_alive = b"close" not in options and (is_kept or not self.is_http10)

@@ -182,6 +182,22 @@ def test_no_further_request_is_started_while_the_client_does_not_read() -> None:
     assert bench.service.requests[1].downstream.is_writable
 
 
+def test_a_client_that_does_not_read_and_goes_on_sending_is_closed() -> None:
+    bench = Bench()
+    client = bench.connect()
+    client.transport.takes_all = False
+    client.send(GET % b"1")
+    bench.service.requests[0].answer(b"x" * 100_000)
+    for _ in range(20):
+        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4000\r\n\r\n")
+        client.send(b"x" * 4_000)
+    assert client.is_ended
+    assert paths(bench) == [b"/1"]
+    client.transport.take(100_000)
+    bench.loop.settle()
+    assert paths(bench) == [b"/1"]
+
+
 # Bodies.
 
 
@@ -411,6 +427,21 @@ def test_a_client_that_leaves_within_its_answer_is_noticed(leave: object) -> Non
     assert client.output.endswith(b"ab\r\n")
 
 
+def test_a_request_cut_by_the_front_is_ended_at_once() -> None:
+    bench = Bench()
+    client = bench.connect()
+    client.send(GET % b"1")
+    request = bench.service.requests[0]
+    request.send()
+    client.connection.close_now()
+    assert request.is_gone, "before the loop has told of the lost connection"
+    written = len(client.transport.writes)
+    request.downstream.send(None, [b"late"], True)
+    assert len(client.transport.writes) == written
+    bench.loop.settle()
+    assert bench.front.connections == 0
+
+
 @pytest.mark.parametrize("raw", [b"", b"GET / HT", b"\r\n"])
 def test_a_client_that_leaves_between_requests_just_closes(raw: bytes) -> None:
     bench = Bench()
@@ -502,17 +533,50 @@ def test_a_fault_after_the_answer_adds_no_second_answer(caplog: pytest.LogCaptur
     assert not bench.service.requests[0].is_gone
 
 
-def test_a_fault_while_refusing_resets_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_at_the_news_of_a_client_gone_is_counted_and_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
-    bench.service.on_body = fail
     bench.service.on_gone = fail
     client = bench.connect()
+    client.send(GET % b"1")
     with caplog.at_level(logging.ERROR):
-        client.send(post(3) + b"abc")
-    assert client.transport.is_aborted
-    assert client.transport.is_lost
+        client.reset()
+    assert bench.front.counters.internal_errors == 1
     assert bench.front.connections == 0
-    assert [record.message for record in caplog.records] == ["connection_failed", "connection_refusal_failed"]
+    assert [record.message for record in caplog.records] == ["client_gone_failed"]
+
+
+def test_a_fault_at_the_news_of_writability_cuts_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    client = bench.connect()
+    client.transport.takes_all = False
+    client.send(GET % b"1")
+    request = bench.service.requests[0]
+    request.send(pieces=[b"x" * 70_000])
+    request.on_writable = lambda: fail(request)
+    with caplog.at_level(logging.ERROR):
+        client.transport.take(60_000)
+    assert client.is_ended
+    assert request.is_gone
+
+
+def test_a_fault_while_refusing_resets_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    def render(failure: Failure, message: str) -> tuple[Head, bytes]:
+        raise RuntimeError("a fault of the service")
+
+    bench = Bench(render=render)
+    client = bench.connect()
+    with caplog.at_level(logging.ERROR):
+        client.send(b"nonsense\r\n\r\n")
+    assert client.is_ended
+    bench.service.on_body = fail
+    second = bench.connect()
+    with caplog.at_level(logging.ERROR):
+        second.send(post(3) + b"abc")
+    assert second.transport.is_aborted
+    assert second.transport.is_lost
+    assert bench.service.requests[0].is_gone
+    expected = ["connection_failed", "connection_failed", "connection_refusal_failed"]
+    assert [record.message for record in caplog.records] == expected
 
 
 def test_refusals_have_the_form_that_the_service_gives_them() -> None:

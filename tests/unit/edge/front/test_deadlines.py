@@ -61,6 +61,16 @@ def test_a_part_of_a_head_behind_an_unfinished_request_has_no_deadline_before_th
     assert client.output.count(b"HTTP/1.1 408 ") == 1
 
 
+def test_an_empty_line_after_a_body_is_no_late_head() -> None:
+    bench = Bench()
+    bench.service.on_complete = lambda request: request.answer()
+    client = bench.connect()
+    client.send(POST % 3 + b"abc\r\n")
+    bench.advance(80)
+    assert client.is_ended
+    assert client.output.count(b"HTTP/1.1") == 1
+
+
 def test_an_idle_connection_is_closed_after_its_time() -> None:
     bench = Bench()
     bench.service.on_complete = lambda request: request.answer()
