@@ -36,12 +36,16 @@ class ServerIdentity:
         )
 
     def reload(self) -> bool:
-        """Read the files again if one of them changed; True when it did. Raises OSError and keeps what it has."""
+        """Read the files again if one of them changed; True when they are in use.
+
+        Raises OSError, once for each change, and keeps what it has: a pair that is being replaced file by file is not
+        taken before it is whole.
+        """
         stamps = self._read_stamps()
         if stamps == self._stamps:
             return False
-        self._replacement = self._read()
         self._stamps = stamps
+        self._replacement = self._read()
         return True
 
     def _take_replacement(self) -> grpc.ServerCertificateConfiguration | None:
@@ -50,14 +54,33 @@ class ServerIdentity:
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         cert, key, client_ca = self._files
+        check_pair(cert, key)
         return grpc.ssl_server_certificate_configuration(
             [(key.read_bytes(), cert.read_bytes())], client_ca.read_bytes() if client_ca is not None else None
         )
 
     def _read_stamps(self) -> tuple[tuple[int, int, int], ...]:
         """What changes when a file is written or replaced, by rename or by a link to another directory."""
-        found = (path.stat() for path in self._files if path is not None)
-        return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in found)
+        return tuple(_stamp(path) for path in self._files if path is not None)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return (0, 0, 0)  # reading it says what is wrong
+    return (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+
+
+def check_pair(cert_file: Path, key_file: Path) -> None:
+    """Raise OSError unless the files hold a certificate chain and its key, unencrypted; gRPC finds out too late."""
+    for path in (cert_file, key_file):
+        path.open("rb").close()  # names the file that cannot be read, which OpenSSL does not
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert_file, key_file, password="")
+    except ssl.SSLError as error:
+        reason = error.reason or "an encrypted key is not supported"
+        raise OSError(f"{cert_file} and {key_file} are no certificate and key: {reason.lower()}") from None
 
 
 def channel_credentials(
