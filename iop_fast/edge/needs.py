@@ -32,12 +32,13 @@ NAMES = {
 EVERYTHING = sum(NAMES)
 
 # What a provider can, by its adapter's type. A tunnel passes bytes on, so what the backend cannot it says itself. The
-# normalized adapters take no tunnel, and the Edge has no other road to a provider: until it has one they can nothing.
+# normalized adapters (ollama, cli) take no tunnel, and the Edge has no other road to a provider: until it has one they
+# can nothing. The Node's own models answer tunnels themselves.
 CAN_OF_ADAPTER = {
     "openai_compat": EVERYTHING,
     "ollama": 0,
     "cli": 0,
-    "native": 0,
+    "native": SURFACE_CHAT | SURFACE_COMPLETIONS,
 }
 
 
