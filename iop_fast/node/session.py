@@ -212,7 +212,10 @@ class Session:
         reader = self._loop.create_task(self._read_until_closed())
         _readers[reader] = None
         reader.add_done_callback(_readers.pop)
-        return await self._ended
+        try:
+            return await self._ended
+        finally:
+            self.close("nobody waits for its end")  # it was cancelled: closed already otherwise
 
     def drain(self, limit_ms: int) -> None:
         """Shut down in order: take no new runs, let those there are end within the limit, then close."""
@@ -245,6 +248,8 @@ class Session:
         self.relay.refuse("the session has ended")
         self.relay.stop_all("the session has ended")
         self._stream.abandon()
+        if self._ended.done():
+            return
         self._ended.set_result(
             SessionEnd(
                 reason=reason,
