@@ -161,9 +161,7 @@ def model_entries(config: EdgeConfig, catalog: Catalog, can: Mapping[Key, int]) 
     }
 
 
-def payload_revisions(
-    payloads: Mapping[str, NodePayload], revision: int, previous: Runtime | None
-) -> dict[str, int]:
+def payload_revisions(payloads: Mapping[str, NodePayload], revision: int, previous: Runtime | None) -> dict[str, int]:
     """Say for each Node at which revision its payload last changed."""
     if previous is None:
         return dict.fromkeys(payloads, revision)

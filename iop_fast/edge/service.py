@@ -158,4 +158,3 @@ class EdgeService:
         else:
             reply.refuse(decision.verdict, request_id, dialect_of(head.path), extra=decision.extra)
             self._edge.count(decision.verdict.failure.reason)
-

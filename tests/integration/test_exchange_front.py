@@ -459,9 +459,7 @@ def test_a_large_body_reaches_the_node_byte_for_byte(run: RunIt) -> None:
             wanted = hashlib.sha256(body.replace(b'"m"', b'"served"', 1)).hexdigest()
             client = await edge.connect()
             assert (await client.ask(body)).status == 200
-            client.writer.write(
-                b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-            )
+            client.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
             for start in range(0, len(body), 100_003):
                 piece = body[start : start + 100_003]
                 client.writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))

@@ -31,7 +31,10 @@ def test_every_failure_has_a_whole_answer(failure: Failure) -> None:
     assert len(fields) == len(head.headers)
     error = json.loads(body)["error"]
     assert error == {
-        "message": "what is wrong", "type": failure.value.type, "param": "model", "code": failure.value.code
+        "message": "what is wrong",
+        "type": failure.value.type,
+        "param": "model",
+        "code": failure.value.code,
     }
 
 
@@ -143,7 +146,8 @@ def test_each_dialect_has_its_own_error_event() -> None:
     anthropic = answers.error_event(*BROKEN, Dialect.ANTHROPIC)
     assert anthropic.startswith(b"event: error\ndata: ")
     assert json.loads(anthropic.partition(b"data: ")[2])["error"] == {
-        "type": "api_error", "message": "the provider broke off"
+        "type": "api_error",
+        "message": "the provider broke off",
     }
     responses = answers.error_event(*BROKEN, Dialect.RESPONSES)
     event = json.loads(responses.partition(b"data: ")[2])

@@ -96,9 +96,20 @@ def test_a_default_is_never_above_the_ceiling() -> None:
 @pytest.mark.parametrize(
     ("field", "clamped"),
     [
-        (b"1000", True), (b"101", True), (b"1e9", True), (b"1e400", True), (b"100.5", True), (b"9" * 40, True),
-        (b"100", False), (b"1", False), (b"1e2", False), (b"-5", False), (b"null", False), (b'"1000"', False),
-        (b"[1000]", False), (b"true", False),
+        (b"1000", True),
+        (b"101", True),
+        (b"1e9", True),
+        (b"1e400", True),
+        (b"100.5", True),
+        (b"9" * 40, True),
+        (b"100", False),
+        (b"1", False),
+        (b"1e2", False),
+        (b"-5", False),
+        (b"null", False),
+        (b'"1000"', False),
+        (b"[1000]", False),
+        (b"true", False),
     ],
 )
 def test_a_limit_above_the_ceiling_is_lowered_and_named(field: bytes, clamped: bool) -> None:
@@ -116,18 +127,18 @@ def test_both_spellings_of_the_limit_are_held_to_the_ceiling() -> None:
 
 
 def test_a_surface_gets_parameters_that_it_knows() -> None:
-    policy = policy_of(
-        defaults={"temperature": 1.0, "min_p": 0.1, "top_k": 5, "max_tokens": 50}, max_tokens_ceiling=50
-    )
+    policy = policy_of(defaults={"temperature": 1.0, "min_p": 0.1, "top_k": 5, "max_tokens": 50}, max_tokens_ceiling=50)
     assert edited(b'{"model":"a"}', path=b"/v1/responses", policy=policy)[0] == (
         b'{"temperature":1.0,"max_output_tokens":50,"model":"s"}'
     )
     assert edited(b'{"model":"a","max_tokens":99}', path=b"/v1/messages", policy=policy) == (
-        b'{"temperature":1.0,"top_k":5,"model":"s","max_tokens":50}', ["max_tokens"]
+        b'{"temperature":1.0,"top_k":5,"model":"s","max_tokens":50}',
+        ["max_tokens"],
     )
     for path in (b"/v1/embeddings", b"/v1/messages/count_tokens"):
         assert edited(b'{"model":"a","max_tokens":99}', path=path, policy=policy) == (
-            b'{"model":"s","max_tokens":99}', []
+            b'{"model":"s","max_tokens":99}',
+            [],
         )
 
 

@@ -45,8 +45,11 @@ def test_head_data_and_end_in_one_message_are_one_write() -> None:
         [(sent, pieces, end)] = call.downstream.sends
         assert sent is not None
         assert sent.headers == [
-            (b"Content-Length", b"2"), (b"Content-Type", b"application/json"),
-            (b"x-request-id", call.exchange.request.id), (b"x-iop-provider", b"p1"), (b"x-iop-node", b"n1"),
+            (b"Content-Length", b"2"),
+            (b"Content-Type", b"application/json"),
+            (b"x-request-id", call.exchange.request.id),
+            (b"x-iop-provider", b"p1"),
+            (b"x-iop-node", b"n1"),
             (b"x-iop-queue-ms", b"0"),
         ]
         assert (pieces, end) == ([b"{}"], True)
@@ -89,7 +92,9 @@ def test_every_surface_is_tunnelled_byte_for_byte(path: bytes) -> None:
         assert opening.body_length == len(opening.body)
         assert (opening.provider_id, opening.model, opening.stream) == ("p1", "served-m", True)
         assert list(opening.headers) == [
-            (b"accept", b"a"), (b"accept", b"b"), (b"x-request-id", call.exchange.request.id)
+            (b"accept", b"a"),
+            (b"accept", b"b"),
+            (b"x-request-id", call.exchange.request.id),
         ]
         world.link.answer(world.link.last, JSON_HEAD, b"{}", end=OK)
         world.assert_idle()

@@ -552,7 +552,9 @@ def test_a_request_admitted_again_waits_for_the_other_provider_and_keeps_its_pla
     with ExchangeWorld(TWO_NODES, provider_pool={"queue_timeout_ms": 2000, "max_queue": 2}) as world:
         first, second, third = world.post(), world.post(), world.post()
         assert [call.exchange.state for call in (first, second, third)] == [
-            State.DISPATCHED, State.DISPATCHED, State.QUEUED
+            State.DISPATCHED,
+            State.DISPATCHED,
+            State.QUEUED,
         ]
         world.links["n1"].answer(1, status=RunEnd.CONNECT_FAILED)
         # p1 came free for the third; the first waits for p2, before anybody who came later.
@@ -618,9 +620,7 @@ def test_a_lease_lost_on_its_way_to_the_owner_is_admitted_again() -> None:
         world.refresh(specs, {"m": {"p1": "s", "p2": "s"}})
         assert lost
         # The third runs on p1, the fourth's grant on p2 was lost and it waits for p1; the second's run was sent.
-        assert [call.exchange.state for call in calls] == [
-            State.DISPATCHED, State.DONE, State.DISPATCHED, State.QUEUED
-        ]
+        assert [call.exchange.state for call in calls] == [State.DISPATCHED, State.DONE, State.DISPATCHED, State.QUEUED]
         assert_error(calls[1], 502, "upstream_error")
         assert world.edge.counters["readmitted"] == 1
         for call in calls:
@@ -655,7 +655,8 @@ def test_a_bug_in_a_callback_ends_that_request_with_a_500(
         world.link.answer(world.link.last, status=RunEnd.CANCELLED)
         assert waiting.exchange.state is State.DISPATCHED
         assert [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR] == [
-            "exchange_failed", "exchange_failed"
+            "exchange_failed",
+            "exchange_failed",
         ]
         assert world.edge.counters["broken"] == 2
         assert world.edge.counters["internal"] == 2

@@ -51,7 +51,12 @@ def done(world: ExchangeWorld) -> Call:
 
 
 WAYS_IN: dict[State, Callable[[ExchangeWorld], Call]] = {
-    R: receiving, Q: queued, D: dispatched, S: streaming, C: cancelling, X: done
+    R: receiving,
+    Q: queued,
+    D: dispatched,
+    S: streaming,
+    C: cancelling,
+    X: done,
 }
 
 

@@ -59,8 +59,20 @@ def test_a_model_id_is_percent_decoded_once(raw: bytes, model: str | None) -> No
 
 @pytest.mark.parametrize(
     "path",
-    [b"/", b"/v1", b"/v1/", b"/v1/chat", b"/v1/chat/completions/", b"/v1//chat/completions", b"/v1/chat%2Fcompletions",
-     b"/v1/models/", b"/V1/models", b"/refresh", b"/metrics", b"/v1/messages/count_tokens/x"],
+    [
+        b"/",
+        b"/v1",
+        b"/v1/",
+        b"/v1/chat",
+        b"/v1/chat/completions/",
+        b"/v1//chat/completions",
+        b"/v1/chat%2Fcompletions",
+        b"/v1/models/",
+        b"/V1/models",
+        b"/refresh",
+        b"/metrics",
+        b"/v1/messages/count_tokens/x",
+    ],
 )
 def test_other_paths_do_not_exist(path: bytes) -> None:
     for method in (b"GET", b"POST"):

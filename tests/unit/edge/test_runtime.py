@@ -30,11 +30,19 @@ def test_the_plan_is_the_catalog_with_health_settled() -> None:
     )
     plan = runtime.plan(lambda key: key == ("n1", "auto-up"))
     assert [(spec.provider_id, spec.healthy) for spec in plan.providers] == [
-        ("up", True), ("down", False), ("auto-up", True), ("auto-down", False)
+        ("up", True),
+        ("down", False),
+        ("auto-up", True),
+        ("auto-down", False),
     ]
     spec = plan.providers[2]
     assert (spec.node_id, spec.capacity, spec.long_capacity, spec.priority, spec.enabled, spec.can) == (
-        "n1", 7, 2, -3, True, needs.EVERYTHING
+        "n1",
+        7,
+        2,
+        -3,
+        True,
+        needs.EVERYTHING,
     )
     assert not plan.providers[3].enabled
     assert plan.models == {"a": [("n1", "auto-up"), ("n1", "up")], "b": [("n2", "auto-down")]}
@@ -61,12 +69,17 @@ def test_a_node_s_payload_revision_is_the_one_it_last_changed_at() -> None:
 def test_principals_are_found_by_hash_and_shown_by_alias() -> None:
     tokens = [
         {"token_ref": "t1", "token_hash_sha256": sha256(b"one").hexdigest(), "principal_ref": "user-1"},
-        {"token_ref": "t2", "token_hash_sha256": sha256(b"two").hexdigest().upper(), "principal_ref": "user-1",
-         "alias": "Alice"},
+        {
+            "token_ref": "t2",
+            "token_hash_sha256": sha256(b"two").hexdigest().upper(),
+            "principal_ref": "user-1",
+            "alias": "Alice",
+        },
     ]
     runtime = runtime_of([], {}, {"openai": {"principal_tokens": tokens}})
     assert dict(runtime.principals) == {
-        sha256(b"one").digest(): Principal("user-1", "t1"), sha256(b"two").digest(): Principal("Alice", "t2")
+        sha256(b"one").digest(): Principal("user-1", "t1"),
+        sha256(b"two").digest(): Principal("Alice", "t2"),
     }
 
 

@@ -96,11 +96,16 @@ def test_a_bad_token_gets_one_fixed_answer(path: bytes, headers: Fields, caplog:
         answer = world.get(path, b"POST", headers)
         assert answer.status == 401
         assert answer.error == {
-            "message": "missing or invalid API key", "type": "authentication_error", "param": None,
+            "message": "missing or invalid API key",
+            "type": "authentication_error",
+            "param": None,
             "code": "invalid_api_key",
         }
         assert [name for name, _ in answer.heads[0].headers] == [
-            b"content-type", b"content-length", b"x-request-id", b"x-iop-reason"
+            b"content-type",
+            b"content-length",
+            b"x-request-id",
+            b"x-iop-reason",
         ]
         assert "alice" not in caplog.text
         assert TOKEN.decode() not in caplog.text
@@ -165,13 +170,18 @@ def test_a_provider_token_goes_into_the_selected_tunnel_alone() -> None:
         for value in (b"tok", b"Bearer tok"):
             call = world.post(
                 headers=[
-                    (b"authorization", b"Bearer gateway"), (b"x-api-key", b"gateway"), (b"cookie", b"c=1"),
-                    (b"x-iop-provider-authorization", value), (b"accept", b"*/*"),
+                    (b"authorization", b"Bearer gateway"),
+                    (b"x-api-key", b"gateway"),
+                    (b"cookie", b"c=1"),
+                    (b"x-iop-provider-authorization", value),
+                    (b"accept", b"*/*"),
                 ]
             )
             fields = list(world.link.openings[world.link.last].headers)
             assert fields == [
-                (b"accept", b"*/*"), (b"x-request-id", call.exchange.request.id), (b"authorization", b"Bearer tok")
+                (b"accept", b"*/*"),
+                (b"x-request-id", call.exchange.request.id),
+                (b"authorization", b"Bearer tok"),
             ]
             world.link.answer(world.link.last, SSE_HEAD, end=OK)
         world.assert_idle()
@@ -218,7 +228,8 @@ def test_anthropic_s_paths_refuse_in_anthropic_s_words() -> None:
     with ExchangeWorld(**GUARDED) as world:
         body = json.loads(world.get(b"/v1/messages", b"POST").body)
         assert body == {
-            "type": "error", "error": {"type": "authentication_error", "message": "missing or invalid API key"}
+            "type": "error",
+            "error": {"type": "authentication_error", "message": "missing or invalid API key"},
         }
 
 
