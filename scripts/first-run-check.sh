@@ -1,18 +1,29 @@
 #!/usr/bin/env bash
-# What a newcomer does, as the README says it: a fresh clone, an empty environment, `make up`, one chat, Ctrl-C.
-# Fails when any step fails or a process is left.
+# What a newcomer does, as the README says it: a fresh clone, an empty environment, `make up`, the two programs that it
+# prints run as printed, streams left at random, another maker's client, Ctrl-C. Fails when a step fails or a process is
+# left. MODEL=echo needs no download of weights; CLIENTS=1 also runs the npm client (needs node and npm).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 here=$PWD
+model=${MODEL:-smollm2}
 folder=$(mktemp -d)
 log=$folder/up.log
 pid=
 
 finish() {
-    if [ -n "$pid" ]; then kill -INT -- "-$pid" 2>/dev/null || true; fi
+    if [ -n "$pid" ]; then
+        kill -INT -- "-$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    fi
     rm -rf "$folder"
 }
 trap finish EXIT
+
+fail() {
+    cut -c1-300 "$log" >&2
+    echo "first run: $1" >&2
+    exit 1
+}
 
 git clone --quiet "$here" "$folder/clone"
 cd "$folder/clone"
@@ -22,27 +33,41 @@ held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
 print(*(one.getsockname()[1] for one in held))')
 read -r port link_port admin_port <<<"$ports"
 
-# A session of its own stands for the terminal: the interrupt below reaches make and all that it started.
-env -i HOME="$folder" PATH="$PATH" LANG=C.UTF-8 ${PIP_CERT:+PIP_CERT="$PIP_CERT"} \
-    setsid make up MODEL=echo UP_FLAGS="--port $port --link-port $link_port --admin-port $admin_port" >"$log" 2>&1 &
+# Of the environment only what a package index may need is kept. A session of its own stands for the terminal: the
+# interrupt below reaches make and all that it started.
+kept=()
+for name in PIP_CERT PIP_INDEX_URL PIP_FIND_LINKS PIP_DEFAULT_TIMEOUT https_proxy; do
+    if [ -n "${!name:-}" ]; then kept+=("$name=${!name}"); fi
+done
+env -i HOME="$HOME" PATH="$PATH" LANG=C.UTF-8 "${kept[@]}" setsid \
+    make up MODEL="$model" UP_FLAGS="--port $port --link-port $link_port --admin-port $admin_port" >"$log" 2>&1 &
 pid=$!
-
-for _ in $(seq 600); do
+for _ in $(seq 800); do
     if grep -q '^ready: ' "$log"; then break; fi
-    if ! kill -0 "$pid" 2>/dev/null; then cat "$log"; echo "make up ended by itself" >&2; exit 1; fi
+    kill -0 "$pid" 2>/dev/null || fail "make up ended by itself"
     sleep 0.5
 done
-grep -q '^ready: ' "$log" || { cat "$log"; echo "make up was not ready in time" >&2; exit 1; }
+grep -q "^ready: model $model " "$log" || fail "make up was not ready with the model $model in time"
 
-answer=$(curl -sS "http://127.0.0.1:$port/v1/chat/completions" -H 'content-type: application/json' \
-    -d '{"model": "echo", "messages": [{"role": "user", "content": "first light"}]}')
-echo "$answer" | grep -q 'first light' || { echo "unexpected answer: $answer" >&2; exit 1; }
+# The two programs as printed: the block that begins with curl, and the one from `python - <<` to its end mark.
+sed -n '/^  curl /,/^$/p' "$log" | sed 's/^  //' >"$folder/curl.sh"
+sed -n "/^  python - <<'PY'/,/^  PY/p" "$log" | sed 's/^  //' >"$folder/sdk.sh"
+bash "$folder/curl.sh" >"$folder/curl.out" || fail "the printed curl line failed"
+grep -q '^data: \[DONE\]' "$folder/curl.out" || fail "the printed curl line got no whole stream"
+PATH=$here/.venv/bin:$PATH bash "$folder/sdk.sh" >"$folder/sdk.out" 2>&1 || fail "the printed SDK program failed"
+[ -s "$folder/sdk.out" ] || fail "the printed SDK program got an empty answer"
+echo "first run: curl and SDK answered; the SDK printed: $(head -c 200 "$folder/sdk.out")"
+
+"$here/.venv/bin/python" "$here/scripts/abort_streams.py" --port "$port" --admin "127.0.0.1:$admin_port" --model "$model" \
+    || fail "aborted streams left something"
+if [ "${CLIENTS:-0}" = 1 ]; then
+    "$here/scripts/npm-client-check.sh" "$port" "$model" || fail "the npm client failed"
+fi
 .venv/bin/iop status --admin "127.0.0.1:$admin_port"
 
-# Ctrl-C in a terminal reaches the whole foreground group.
 kill -INT -- "-$pid"
 code=0
 wait "$pid" || code=$?
 pid=
-if pgrep -f "$folder/clone" >/dev/null; then pgrep -af "$folder/clone"; echo "a process is left" >&2; exit 1; fi
-echo "first run: make up answered a chat and stopped (make exit code $code)"
+if pgrep -f "$folder/clone" >/dev/null; then pgrep -af "$folder/clone" >&2; fail "a process is left"; fi
+echo "first run: make up served $model and stopped (make's exit code $code)"
