@@ -13,7 +13,8 @@ import pytest
 from benchmarks.scan_bodies import bodies, hostile_bodies
 from iop_fast._core.json_string import block_readers, use_block_reader
 from iop_fast._core.scan import BodyScan
-from iop_fast.edge.splice import splice_model
+from iop_fast.edge.body import Body, ByteBudget, EditedBody
+from iop_fast.edge.edits import model_edits
 
 BODIES = bodies()
 HOSTILE = hostile_bodies(256 << 10)
@@ -50,8 +51,15 @@ def bench_hostile_piece(benchmark: Any, name: str) -> None:
     assert benchmark(scan, HOSTILE[name]).model == "m"
 
 
-def bench_splice(benchmark: Any) -> None:
-    body = bytearray(BODIES["chat_1mib"])
-    span = scan(BODIES["chat_1mib"]).model_span
-    pieces, length = benchmark(splice_model, body, span, "served-model")
-    assert length == sum(map(len, pieces))
+def bench_edit_model(benchmark: Any) -> None:
+    content = BODIES["chat_1mib"]
+    machine = scan(content)
+    body = Body(ByteBudget(2 * len(content)), len(content), None)
+    body.append(content)
+
+    def read_pieces() -> int:
+        edited = EditedBody(body, model_edits(machine, body.slice, b'"served-model"'))
+        return sum(len(edited.piece(offset, 65_536)) for offset in range(0, edited.size, 65_536))
+
+    start, end = machine.model_span
+    assert benchmark(read_pieces) == len(content) - (end - start) + len(b'"served-model"')
