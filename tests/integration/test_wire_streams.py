@@ -376,6 +376,24 @@ def test_a_peer_that_does_not_read_does_not_block_abandon() -> None:
     uvloop.run(main())
 
 
+def test_a_read_that_waits_for_a_silent_peer_ends_with_abandon() -> None:
+    ended: list[bytes | None] = []
+
+    async def serve(stream: EdgeStream, peer: str) -> None:
+        asyncio.get_running_loop().call_soon(stream.abandon)
+        ended.append(await stream.read())
+
+    async def main() -> None:
+        async with edge(serve) as (server, address):
+            node = await streams.dial(address)
+            assert await node.read() is None
+            assert node.end_reason == "the Edge closed the session"
+            await until(lambda: ended == [None] and server.abandoned_pending == 0)
+            node.abandon()
+
+    uvloop.run(main())
+
+
 def test_a_server_stops_in_time_though_a_peer_does_not_read() -> None:
     started = asyncio.Event()
 
