@@ -35,10 +35,10 @@ async def start_observe(host: str, port: int, node: Node) -> tuple[Callable[[], 
     app.router.add_get("/livez", get_livez)
     app.router.add_get("/readyz", get_readyz)
     app.router.add_get("/metrics", get_metrics)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, shutdown_timeout=0.1)
+        site = web.TCPSite(runner, host, port)
         await site.start()
     except OSError:
         await runner.cleanup()

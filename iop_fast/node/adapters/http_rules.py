@@ -162,7 +162,8 @@ def connect_reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS failed: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {(error.reason or 'handshake').lower().replace('_', ' ')}"
+        reason = getattr(error, "reason", None) or "handshake"  # OpenSSL's code, on errors that it raised
+        return f"TLS failed: {reason.lower().replace('_', ' ')}"
     number = error_number(error)
     return os.strerror(number).lower() if number else "cannot connect"
 
