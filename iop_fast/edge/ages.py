@@ -19,10 +19,10 @@ items to each other, so that nothing here keeps a finished object alive or makes
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from iop_fast import logs
 from iop_fast.seams import Clock
 
 Item = TypeVar("Item")
@@ -30,7 +30,7 @@ Item = TypeVar("Item")
 TICK_S = 0.25
 NO_HANDLE = 0
 
-logger = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 
 class AgeList(Generic[Item]):
@@ -74,8 +74,8 @@ class AgeList(Generic[Item]):
             expired += 1
             try:
                 self._on_expired(entry[1])
-            except Exception:
-                logger.exception("age_list_callback_failed")
+            except Exception as error:  # noqa: BLE001 - one bad item must not keep the others for ever
+                log.failure("expiry_failed", error)
         return expired
 
     def items(self) -> list[Item]:
@@ -123,5 +123,5 @@ class Ticker:
         for sweep in self._sweeps:
             try:
                 sweep(now_ns)
-            except Exception:
-                logger.exception("tick_failed")
+            except Exception as error:  # noqa: BLE001 - the tick is everybody's
+                log.failure("tick_failed", error)

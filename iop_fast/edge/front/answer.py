@@ -29,6 +29,8 @@ UNDECIDED, NO_BODY, BY_LENGTH, BY_CHUNKS, BY_CLOSE = range(5)
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
+STATUS_MIN, STATUS_MAX = 200, 599
+_STATUS_LINES = [b"HTTP/1.1 %d " % status for status in range(STATUS_MIN, STATUS_MAX + 1)]
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # Field names that mean something to the framing, and those of a hop.
@@ -160,9 +162,9 @@ class Answer:
     def _make_head(self, connection: Connection, head: Head, size: int, end: bool) -> bytes:
         """Decide the framing and render the head; raise ValueError, and change nothing, where it cannot be written."""
         status = head.status
-        if not 200 <= status <= 599:
-            raise ValueError(f"status of an answer must be 200 to 599, got {status}")
-        parts = [b"HTTP/1.1 %d " % status, head.reason]
+        if not STATUS_MIN <= status <= STATUS_MAX:
+            raise ValueError(f"status of an answer must be {STATUS_MIN} to {STATUS_MAX}, got {status}")
+        parts = [_STATUS_LINES[status - STATUS_MIN], head.reason]
         length, has_date, asks_close = self._add_fields(parts, head.headers)
         framing, left, line = self._decide_framing(status, length, size, end)
         keeps = framing != BY_CLOSE and not asks_close and connection.can_keep

@@ -28,9 +28,9 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Protocol, cast
 
+from iop_fast import logs
 from iop_fast._hot.chunks import ChunkDecoder, ChunkError, PayloadTooLargeError
 from iop_fast.edge.front.answer import CONTINUE, Answer
 from iop_fast.edge.front.head import ALLOWED, Refusal, count_requests, find_head
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # What is read and dropped of a body that was answered early, to keep the connection; with more to come it closes.
 DRAIN_BYTES_MAX = 65_536
 
-logger = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 
 class BodyDecoder(Protocol):
@@ -200,9 +200,8 @@ class Connection(Peer):
     def _tell_writable(self, receiver: Receiver) -> None:
         try:
             receiver.on_writable()
-        except Exception:
-            logger.exception("connection_failed")
-            self._fail()
+        except Exception as error:  # noqa: BLE001 - a fault ends the connection that met it and no other
+            self._fail(error)
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -223,17 +222,15 @@ class Connection(Peer):
                 self._keep(data)
             elif state == DRAINING:
                 self._drain(data)
-        except Exception:
-            logger.exception("connection_failed")
-            self._fail()
+        except Exception as error:  # noqa: BLE001 - a fault ends the connection that met it and no other
+            self._fail(error)
 
     def _on_turn(self) -> None:
         """Go on with the backlog."""
         try:
             self._start_requests()
-        except Exception:
-            logger.exception("connection_failed")
-            self._fail()
+        except Exception as error:  # noqa: BLE001 - a fault ends the connection that met it and no other
+            self._fail(error)
 
     # Requests.
 
@@ -408,8 +405,9 @@ class Connection(Peer):
         self._has_dropped = True
         refusal.send(head, (body,), True)
 
-    def _fail(self) -> None:
+    def _fail(self, fault: Exception) -> None:
         """An exception of ours or of the service: this connection ends with it, and no other."""
+        log.failure("connection_failed", fault)
         self._front.counters.internal_errors += 1
         if self._state == CLOSING or self._state == CLOSED:
             return
@@ -418,8 +416,8 @@ class Connection(Peer):
                 self.linger()  # Whatever failed was answered already; a second answer would be the next request's.
             else:
                 self._refuse(Failure.INTERNAL, "internal error")
-        except Exception:
-            logger.exception("connection_refusal_failed")
+        except Exception as error:  # noqa: BLE001 - the last resort needs nothing of what failed
+            log.failure("connection_refusal_failed", error)
             self.reset()
 
     def _drop_request(self) -> None:
@@ -432,9 +430,8 @@ class Connection(Peer):
         if receiver is not None:
             try:
                 receiver.on_client_gone()
-            except Exception:
-                # The connection ends anyway, and its end must not be what fails.
-                logger.exception("client_gone_failed")
+            except Exception as error:  # noqa: BLE001 - the connection ends anyway; its end must not be what fails
+                log.failure("client_gone_failed", error)
                 self._front.counters.internal_errors += 1
 
     def _drop_all(self) -> None:

@@ -13,11 +13,11 @@ import asyncio
 import email.utils
 import errno
 import http
-import logging
 import os
 import ssl
 from collections.abc import Callable
 
+from iop_fast import logs
 from iop_fast.config.schema.front import HttpLimits
 from iop_fast.edge.ages import AgeList, Ticker
 from iop_fast.edge.front.connection import Connection
@@ -36,7 +36,7 @@ TLS_HANDSHAKE_S = 10.0
 
 Render = Callable[[Failure, str], tuple[Head, bytes]]
 
-logger = logging.getLogger(__name__)
+log = logs.get(__name__)
 
 
 def render_failure(failure: Failure, message: str) -> tuple[Head, bytes]:
@@ -161,7 +161,7 @@ class Front:
         self._servers.append(server)
         if self._own_ticker is not None and not self._own_ticker.is_running:
             self._own_ticker.start()
-        logger.info("http_listening address=%s port=%d tls=%s", host, self.port, tls is not None)
+        log.info("http_listening", host=host, port=server.sockets[0].getsockname()[1], tls=tls is not None)
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; connections stay."""

@@ -114,7 +114,7 @@ def test_a_failing_expiry_is_logged_and_does_not_keep_others_from_theirs(caplog:
     with caplog.at_level(logging.ERROR):
         assert ages.sweep(LIMIT_NS) == 2
     assert expired == ["b"]
-    assert [record.message for record in caplog.records] == ["age_list_callback_failed"]
+    assert [record.message for record in caplog.records] == ["expiry_failed"]
 
 
 @pytest.mark.parametrize("limit_ns", [0, -1])

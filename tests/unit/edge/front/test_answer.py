@@ -130,6 +130,15 @@ def test_a_body_that_does_not_fit_its_length_cuts_the_connection(pieces: tuple[b
     assert client.bench.front.counters.answers_cut == 1
 
 
+def test_a_body_beyond_its_length_cuts_the_connection_at_once() -> None:
+    client, request = opened()
+    request.send(headers=[(b"content-length", b"4")], pieces=[b"ab"])
+    send(request, b"cde")
+    assert client.output.endswith(b"\r\n\r\nab")
+    assert client.is_ended
+    assert not request.downstream.is_open
+
+
 def test_abort_ends_a_framed_answer_without_its_end_but_with_what_was_sent() -> None:
     client, request = opened()
     client.transport.takes_all = False

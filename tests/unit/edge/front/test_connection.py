@@ -126,6 +126,18 @@ def test_more_pipelined_bytes_close_the_connection_after_the_answer_under_way(st
     assert paths(bench) == [b"/0"]
 
 
+def test_bytes_behind_the_last_request_are_dropped_and_do_not_reset_the_connection() -> None:
+    bench = Bench()
+    client = bench.connect()
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n" + GET % b"2")
+    bench.service.requests[0].answer()
+    bench.loop.settle()
+    assert client.output == CLOSING_OK
+    assert client.transport.has_eof
+    assert not client.transport.is_closed, "closed only when the client does, or late"
+    assert len(bench.service.requests) == 1
+
+
 def test_an_answer_that_has_begun_is_finished_before_too_much_pipelining_closes() -> None:
     bench = Bench()
     client = bench.connect()
@@ -313,6 +325,7 @@ def test_an_answer_at_the_last_piece_of_the_body_is_not_followed_by_its_end() ->
     client.send(post(3))
     client.send(b"abc")
     assert [request.is_complete for request in bench.service.requests] == [False, False]
+    assert bench.front.counters.internal_errors == 0
     assert client.output == OK * 2
 
 
@@ -375,6 +388,7 @@ def test_the_body_is_not_asked_for_when_the_request_is_answered_at_once() -> Non
     [
         post(0, b"Expect: 100-continue"),
         post(3, b"Expect: 100-continue") + b"abc",
+        post(3, b"Expect: 100-continue") + b"a",
         post(3, b"Expect: 100-continue").replace(b"1.1", b"1.0") + b"abc",
     ],
 )

@@ -45,6 +45,8 @@ def test_a_flood_above_the_limit_is_cut_without_a_word(monkeypatch: pytest.Monke
     assert [client.is_silent for client in clients] == [True, False, False, True]
     assert clients[3].transport.is_lost
     assert not clients[0].is_ended
+    clients[1].reset()
+    assert not bench.connect().is_silent
 
 
 def test_a_draining_front_closes_each_connection_with_its_answer() -> None:
