@@ -1,4 +1,4 @@
-"""Incremental scan of a request body: validates JSON and finds the few spans that admission and the splice need.
+"""Incremental scan of a request body: validates JSON and finds the few spans that admission and the edits of it need.
 
 Fed with pieces as they arrive; any split of the bytes gives the same result. Never holds the body: spans are offsets
 into it.
