@@ -98,7 +98,7 @@ class HttpLimits(Section):
         at_limit="413 request_too_large",
     )
     body_grace_ms: int = setting(
-        "Time a body may take before its rate is looked at.",
+        "Length of the intervals over which the rate of a body that is being sent is taken.",
         apply="restart",
         unit="ms",
         default=10_000,
@@ -106,7 +106,7 @@ class HttpLimits(Section):
         le=DAY_MS,
     )
     body_bytes_per_second: int = setting(
-        "Lowest mean rate of a body that is being sent, after body_grace_ms. The clock stands while we do not read.",
+        "Lowest rate of a body that is being sent, over each interval of body_grace_ms; 0 = none.",
         apply="restart",
         unit="bytes/s",
         default=1_024,
