@@ -319,6 +319,8 @@ class Exchange:
         self._edge.count("readmitted")
         self._move(Event.READMITTED)
         self._take_decision(self._edge.gate.readmit(self, self.model, self._needs, lease))
+        if self._waiter is not None and self._edge.is_draining:
+            self._fail(verdict)  # nobody waits in an Edge that shuts down
 
     def _take_decision(self, decision: Lease | Waiter | Outcome) -> None:
         if isinstance(decision, Lease):

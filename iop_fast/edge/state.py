@@ -92,10 +92,15 @@ class EdgeState:
     def swap(self, runtime: Runtime, is_reported_up: Callable[[Key], bool]) -> None:
         """Take over a new Runtime and reconfigure admission in one step: the commitment point of a refresh.
 
-        The reference changes first, so that what the step grants is dispatched by the new revision.
+        The reference changes first, so that what the step grants is dispatched by the new revision. A plan that
+        admission refuses changes nothing.
         """
-        self.runtime = runtime
-        self.gate.reconfigure(runtime.plan(is_reported_up))
+        previous, self.runtime = self.runtime, runtime
+        try:
+            self.gate.reconfigure(runtime.plan(is_reported_up))
+        except BaseException:
+            self.runtime = previous
+            raise
 
     def start_draining(self) -> None:
         """Refuse new requests from here on and end those that wait."""

@@ -6,6 +6,7 @@ The Node's session is played in the process: it gets what the exchange opens and
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import json
 import random
@@ -19,6 +20,7 @@ import uvloop
 
 from iop_fast._core.clock import MonotonicClock
 from iop_fast.edge.ages import Ticker
+from iop_fast.edge.exchange import Exchange
 from iop_fast.edge.front.listener import Front
 from iop_fast.edge.gate import Gate
 from iop_fast.edge.service import EdgeService
@@ -588,3 +590,39 @@ def test_draining_lets_answers_end_and_refuses_the_rest(run: RunIt) -> None:
             assert (reply.body, reply.is_whole) == (b"data: 1\n\ndata: 2\n\n", True)
 
     run(scenario)
+
+
+def test_finished_requests_leave_nothing_for_the_collector(run: RunIt) -> None:
+    """With the collector off: what answers, refusals and clients that leave make is gone when they are."""
+
+    async def scenario() -> None:
+        async with bench(capacity=4) as edge:
+
+            async def round_of_requests() -> None:
+                edge.link.script = lambda run: run.answer(JSON_HEAD, b"{}", end=OK)
+                client = await edge.connect()
+                for body in (CHAT, b"[]", b'{"model":"x"}', CHAT):
+                    await client.ask(body)
+                edge.link.script = begin_stream
+                client.send()
+                await client.read_head()
+                client.reset()
+                await edge.until(lambda: not edge.in_flight and not edge.front.connections)
+                edge.link.seen.clear()
+
+            await round_of_requests()
+            gc.collect()
+            gc.disable()
+            try:
+                before = count_exchanges()
+                for _ in range(50):
+                    await round_of_requests()
+                assert count_exchanges() == before
+            finally:
+                gc.enable()
+
+    run(scenario)
+
+
+def count_exchanges() -> int:
+    return sum(type(item) is Exchange for item in gc.get_objects())

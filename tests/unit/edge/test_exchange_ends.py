@@ -12,6 +12,7 @@ import pytest
 
 from iop_fast.edge.exchange import Exchange, State
 from iop_fast.edge.outcomes import ENDS, UNSEEN_ENDS
+from iop_fast.edge.runtime import Runtime
 from iop_fast.errors import Failure
 from iop_fast.seams import End, Head
 from iop_fast.wire.runtime_pb2 import RunEnd
@@ -590,6 +591,39 @@ def test_a_request_admitted_again_that_finds_no_provider_ends_with_the_first_fai
         else:
             assert_error(first, 502, "upstream_error")
         second.leave()
+
+
+def test_nobody_is_admitted_again_to_wait_in_an_edge_that_shuts_down() -> None:
+    with ExchangeWorld(TWO_NODES) as world:
+        first, second = world.post(), world.post()
+        world.edge.start_draining()
+        world.links["n1"].answer(1, status=RunEnd.CONNECT_FAILED)
+        assert_error(first, 502, "upstream_error")
+        assert world.gate.waiting == 0
+        world.links["n2"].answer(2, JSON_HEAD, b"{}", end=OK)
+        assert second.downstream.status == 200
+        world.assert_idle()
+
+
+def test_an_edge_that_shuts_down_still_uses_another_free_provider() -> None:
+    with ExchangeWorld(TWO_NODES) as world:
+        call = world.post()
+        world.edge.start_draining()
+        world.links["n1"].answer(1, status=RunEnd.CONNECT_FAILED)
+        assert call.exchange.state is State.DISPATCHED
+        world.links["n2"].answer(2, JSON_HEAD, b"{}", end=OK)
+        assert call.downstream.status == 200
+        world.assert_idle()
+
+
+def test_a_plan_that_admission_refuses_leaves_the_configuration_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExchangeWorld() as world:
+        before = world.edge.runtime
+        monkeypatch.setattr(Runtime, "plan", lambda self, is_reported_up: "no plan")
+        with pytest.raises((TypeError, ValueError, AttributeError)):
+            world.refresh([provider_spec("n1", "p1")], {"m": {"p1": "renamed"}})
+        assert world.edge.runtime is before
+        assert world.post().exchange.state is State.DISPATCHED
 
 
 def test_what_the_provider_took_is_not_sent_again() -> None:
