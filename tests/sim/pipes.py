@@ -21,7 +21,8 @@ It behaves as a gRPC stream under our options does, as far as a session can see:
 - Two reads or two writes at once, or a cancelled one, break a gRPC stream. Here they are noted in `pipe.misuses` (and
   the second one raises Misuse); a test ends with `assert not pipe.misuses`.
 
-Only the loop's `call_at`, `time` and futures are used, so on a virtual loop a run repeats exactly.
+Only the loop's `call_at`, `time` and futures are used, so on a virtual loop a run repeats exactly. Arrivals are the
+pipe's own loop's; who reads or writes waits on the loop it runs on, which may be frozen (tests/sim/process.py).
 """
 
 from __future__ import annotations
@@ -161,6 +162,11 @@ class End:
         state = "abandoned" if self.is_abandoned else "over" if self.is_over else "open"
         return f"<End {self.name} {state}, {len(self._inbox)} messages to read>"
 
+    @property
+    def is_closed(self) -> bool:
+        """True when nothing is written to it any more."""
+        return self.is_abandoned or self.is_over
+
     # The MessageStream.
 
     async def read(self) -> bytes | None:
@@ -170,7 +176,7 @@ class End:
         try:
             await asyncio.sleep(0)
             while not self._inbox and not self.is_over and not self.is_abandoned:
-                self._reading = self._pipe.loop.create_future()
+                self._reading = asyncio.get_running_loop().create_future()
                 await self._reading
         except asyncio.CancelledError:
             if not self.is_abandoned:
@@ -195,7 +201,7 @@ class End:
         try:
             await asyncio.sleep(0)
             while self._is_open() and not self._outgoing.has_room(len(message)):
-                self._writing = self._pipe.loop.create_future()
+                self._writing = asyncio.get_running_loop().create_future()
                 await self._writing
         except asyncio.CancelledError:
             if not self.is_abandoned:

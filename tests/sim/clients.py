@@ -1,0 +1,302 @@
+"""The clients' side: requests by script, and what each one saw.
+
+A client stands where the HTTP front would: it opens a request with the service, feeds its body, is the Downstream of
+its answer and says when it has left. Everything it calls runs in the Edge's process, as a transport's callbacks do, so
+a frozen Edge hears of it late. It holds both contracts: after the answer's end, or after it has left, it calls nothing,
+and whatever the Edge sends then is a fault.
+
+How a request ends is its `outcome`, exactly one: "whole", "cut" or "left". What was answered is judged at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from iop_fast.edge.exchange import Exchange
+from iop_fast.errors import Failure
+from iop_fast.seams import Head, Receiver, RequestHead
+from tests.sim.script import LONG_THRESHOLD_TOKENS, Behaviour, ClientScript
+
+if TYPE_CHECKING:
+    from tests.sim.servers import SimRun
+    from tests.sim.world import World
+
+HIGH_WATER, LOW_WATER = 64 * 1024, 16 * 1024
+DRAIN_TICK_S = 0.05
+
+CLIENT_FIELD = b"x-client"
+PATH = b"/v1/chat/completions"
+
+ERROR_EVENT = re.compile(rb'\n{0,2}data: \{"error":\{[^\n]*\}\}\n\n')
+REASONS = {failure.reason.encode(): failure for failure in Failure}
+# Reasons that a request of a script can end by; another one is a fault.
+EXPECTED = {
+    b"queue_full",
+    b"queue_timeout",
+    b"unavailable",
+    b"draining",
+    b"overloaded",
+    b"model_not_found",
+    b"upstream_error",
+    b"upstream_timeout",
+}
+
+
+class Client:
+    """One request of the script, a Downstream for its answer."""
+
+    def __init__(self, world: World, script: ClientScript) -> None:
+        self.script = script
+        self.number = script.number
+        self.outcome = ""
+        self.reason = b""  # of an answer by the Edge itself
+        self.head: Head | None = None
+        self.body = bytearray()
+        self.seen: list[SimRun] = []  # runs whose provider took the request
+        self.runs = 0
+        self._world = world
+        self._process = world.edge.process
+        self._receiver: Receiver | None = None
+        self._content = self._make_content()
+        self._sent_pieces = 0
+        self._sends = 0
+        self._unread = 0
+        self._is_blocked = False
+
+    def __repr__(self) -> str:
+        return f"<Client {self.number} {self.outcome or self.state}>"
+
+    @property
+    def state(self) -> str:
+        """Where its request stands, in the Edge's words."""
+        if isinstance(self._receiver, Exchange):
+            return self._receiver.state.name.lower()
+        return "unopened" if self._receiver is None else "answered"
+
+    @property
+    def is_over(self) -> bool:
+        """True once the Edge has nothing more to do with it."""
+        return bool(self.outcome) and (not isinstance(self._receiver, Exchange) or self._receiver.is_done)
+
+    @property
+    def label(self) -> str:
+        """The outcome, with the Edge's reason."""
+        return f"{self.outcome} {self.reason.decode()}".strip()
+
+    # The request.
+
+    def _make_content(self) -> bytes:
+        script = self.script
+        text = "wort für wort " * (LONG_THRESHOLD_TOKENS // 3 if script.is_long else 2)
+        content = {
+            "messages": [{"role": "user", "content": f"{script.number}: {text}"}],
+            "stream": script.is_stream,
+            "user": "x" * script.padding,
+        }
+        first = json.dumps(content, ensure_ascii=script.number % 2 == 0).encode()
+        return b'{ "model" : "%b",  %b' % (script.model.encode(), first[1:])
+
+    def begin(self) -> None:
+        """Send the request's head, at its time."""
+        self._process.call_soon(self._open)
+        kind, after = self.script.leaves
+        if kind == "after_s":
+            self._world.loop.call_later(after, self._process.call_soon, self.leave)
+
+    def _open(self) -> None:
+        if self.outcome:
+            return
+        fields = [(b"content-type", b"application/json"), (CLIENT_FIELD, b"%d" % self.number)]
+        length = len(self._content) if self.script.declares_length else None
+        self._receiver = self._world.service.open(RequestHead(b"POST", PATH, b"", fields, length), self)
+        self._send_piece()
+
+    def _send_piece(self) -> None:
+        """Send the next piece of the body; all of them in one turn when there is no gap between them."""
+        while not self.outcome:
+            assert self._receiver is not None
+            if self.script.leaves == ("after_pieces", self._sent_pieces):
+                self.leave()
+                return
+            size = -(-len(self._content) // self.script.pieces)
+            start = size * self._sent_pieces
+            self._sent_pieces += 1
+            self._receiver.on_body(self._content[start : start + size])
+            if self.outcome:
+                return
+            if start + size >= len(self._content):
+                self._receiver.on_body_complete()
+                return
+            if self.script.piece_gap_s:
+                self._world.loop.call_later(self.script.piece_gap_s, self._process.call_soon, self._send_piece)
+                return
+
+    def leave(self) -> None:
+        """Go away."""
+        if self.outcome:
+            return
+        self._world.count(f"client_leaves_{self.state}")
+        self._finish("left")
+        if self._receiver is not None:
+            self._receiver.on_client_gone()
+
+    # Downstream.
+
+    @property
+    def is_open(self) -> bool:
+        return not self.outcome
+
+    @property
+    def is_writable(self) -> bool:
+        return not self.outcome and not self._is_blocked
+
+    def send(self, head: Head | None, pieces: Sequence[bytes], end: bool) -> None:
+        if self.outcome == "left":
+            return  # a closed connection swallows everything
+        if self.outcome:
+            self._fail(f"sent after the answer was {self.outcome}")
+            return
+        if (head is None) == (self.head is None):
+            self._fail("the head comes once and first")
+        if head is not None:
+            if any(b"\r" in value or b"\n" in value for _, value in head.headers):
+                raise ValueError("a field that cannot be written")
+            self._take_head(head)
+        for piece in pieces:
+            self.body += piece
+            self._unread += len(piece)
+        self._sends += 1
+        if end:
+            self._finish("whole")
+            self._judge_whole()
+        else:
+            self._read()
+            kind, after = self.script.leaves
+            if kind == "after_sends" and self._sends == after:
+                self._process.call_soon(self.leave)
+
+    def abort(self) -> None:
+        if self.outcome == "left":
+            return
+        if self.outcome:
+            self._fail(f"cut after the answer was {self.outcome}")
+            return
+        self._finish("cut")
+        self._judge_bytes()
+
+    def _take_head(self, head: Head) -> None:
+        self.head = head
+        self.reason = self._field(b"x-iop-reason")
+        if not self._field(b"x-request-id"):
+            self._fail("an answer without x-request-id")
+
+    def _field(self, name: bytes) -> bytes:
+        assert self.head is not None
+        return next((value for key, value in self.head.headers if key.lower() == name), b"")
+
+    # A client that reads slowly.
+
+    def _read(self) -> None:
+        if not self.script.reads_bytes_per_s:
+            self._unread = 0
+        elif self._unread > HIGH_WATER and not self._is_blocked:
+            self._is_blocked = True
+            self._world.count("slow_client")
+            self._world.loop.call_later(DRAIN_TICK_S, self._drain)
+
+    def _drain(self) -> None:
+        if self.outcome:
+            return
+        self._unread = max(0, self._unread - int(self.script.reads_bytes_per_s * DRAIN_TICK_S))
+        if self._unread > LOW_WATER:
+            self._world.loop.call_later(DRAIN_TICK_S, self._drain)
+        else:
+            self._process.call_soon(self._on_drained)
+
+    def _on_drained(self) -> None:
+        self._is_blocked = False
+        if not self.outcome:
+            assert self._receiver is not None
+            self._receiver.on_writable()
+
+    # The provider's side of it.
+
+    def next_behaviour(self) -> Behaviour:
+        """What the next run of this request meets."""
+        self.runs += 1
+        if self.runs > len(self.script.behaviours):
+            self._fail(f"run number {self.runs} of one request")
+        return self.script.behaviours[min(self.runs, len(self.script.behaviours)) - 1]
+
+    def on_seen(self, run: SimRun) -> None:
+        """A provider has taken the request."""
+        self.seen.append(run)
+        if len(self.seen) > 1:
+            self._fail(f"seen by {len(self.seen)} providers: {[other.run_id for other in self.seen]}")
+
+    def check_body(self, run: SimRun, body: bytes) -> None:
+        """A provider has the whole body: every byte as sent, but for the model's name."""
+        served = f"{self.script.model}@{run.request.provider_id}"
+        expected = self._content.replace(b'"%b"' % self.script.model.encode(), b'"%b"' % served.encode(), 1)
+        if run.request.model != served or run.request.body_length != len(expected) or body != expected:
+            self._fail(f"the provider got {len(body)} bytes for {run.request.model}, not the {len(expected)} sent")
+
+    # Judging.
+
+    def _finish(self, outcome: str) -> None:
+        self.outcome = outcome
+        status = self.head.status if self.head is not None else 0
+        self._world.note(f"client {self.number} {self.label} status={status} bytes={len(self.body)}")
+        self._world.count(f"outcome_{outcome}{'_' if self.reason else ''}{self.reason.decode()}")
+
+    def _judge_whole(self) -> None:
+        """An answer that looks whole is the Edge's own error or everything that a provider sent."""
+        assert self.head is not None
+        if self.reason:
+            failure = REASONS.get(self.reason)
+            if self.reason not in EXPECTED or failure is None or failure.value.status != self.head.status:
+                self._fail(f"unexpected error {self.head.status} {self.reason.decode()} {bytes(self.body)!r}")
+            return
+        if not self.seen:
+            self._fail("a whole answer that no provider gave")
+            return
+        run = self.seen[-1]
+        if not run.is_completed:
+            self._fail(f"the answer looks whole, run {run.run_id} did not complete")
+        if self.body != run.sent:
+            self._fail(f"got {len(self.body)} bytes, run {run.run_id} sent {len(run.sent)}")
+        self._judge_head(run)
+
+    def _judge_bytes(self) -> None:
+        """A cut answer holds what the provider sent, up to a point, and then at most an error event."""
+        if self.head is None:
+            return
+        run = self.seen[-1] if self.seen else None
+        if run is None:
+            self._fail("a cut answer that no provider gave")
+            return
+        self._judge_head(run)
+        if bytes(run.sent[: len(self.body)]) == self.body:
+            return
+        event = self.body.rfind(b'data: {"error"')
+        own = max(event, 0)
+        while own and not run.sent.startswith(self.body[:own]):
+            own -= 1
+        if event < 0 or event - own > 2 or ERROR_EVENT.fullmatch(self.body[own:]) is None:
+            self._fail(f"a cut answer of {len(self.body)} bytes is not what run {run.run_id} sent")
+
+    def _judge_head(self, run: SimRun) -> None:
+        assert self.head is not None
+        assert run.head is not None
+        fields = run.head.headers
+        if (self.head.status, self.head.reason) != run.head[:2] or self.head.headers[: len(fields)] != fields:
+            self._fail(f"the head {self.head} is not that of run {run.run_id}")
+        asked = next((value for name, value in run.request.headers if name == b"x-request-id"), b"")
+        if asked != self._field(b"x-request-id"):
+            self._fail(f"x-request-id is {self._field(b'x-request-id')!r}, the provider was told {asked!r}")
+
+    def _fail(self, what: str) -> None:
+        self._world.fail(f"client {self.number}: {what}")
