@@ -6,7 +6,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 npm init --yes >/dev/null
-npm install --silent --no-audit --no-fund 'openai@^6' >/dev/null
+npm install --silent --no-audit --no-fund 'openai@^7' >/dev/null
 cat >check.mjs <<'JS'
 import assert from "node:assert/strict";
 import OpenAI from "openai";
