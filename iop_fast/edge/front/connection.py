@@ -207,10 +207,7 @@ class Connection(Peer):
         try:
             state = self._state
             if state == HEAD and self._is_writable:
-                if self._buffer:
-                    self._buffer += data
-                else:
-                    self._buffer = data
+                self._append(data)
                 self._start_requests()
             elif state == HEAD:
                 self._keep(data)
@@ -253,7 +250,7 @@ class Connection(Peer):
         try:
             size = find_head(buffer, self._scanned, front.limits)
             if not size:
-                self._await_head(buffer)
+                self._await_head(len(buffer))
                 return False
             head = front.parser.parse(bytes(buffer[:size]))
         except Refusal as refusal:
@@ -266,9 +263,8 @@ class Connection(Peer):
         self._open(head, bytes(buffer[size:]))
         return True
 
-    def _await_head(self, buffer: bytes | bytearray) -> None:
-        self._scanned = len(buffer)
-        self._buffer = bytearray(buffer) if type(buffer) is bytes else buffer
+    def _await_head(self, scanned: int) -> None:
+        self._scanned = scanned
         if self._phase_list is not self._front.heads:
             self._watch(self._front.heads)
 
@@ -351,18 +347,22 @@ class Connection(Peer):
         if not self._keeps_alive:
             self._has_dropped = True
             return
-        if self._buffer:
-            self._buffer += data
-        else:
-            self._buffer = data
+        self._append(data)
         limits, backlog = self._front.limits, self._buffer
         most = limits.pipelined_requests
-        if len(backlog) > limits.pipelined_bytes or (
-            backlog.count(b"\r\n\r\n") >= most and count_requests(backlog, most) > most
-        ):
+        is_counted = b"\n" in data and backlog.count(b"\r\n\r\n") >= most
+        if len(backlog) > limits.pipelined_bytes or (is_counted and count_requests(backlog, most) > most):
             self._keeps_alive = False
             self._has_dropped = True
             self._buffer = b""
+
+    def _append(self, data: bytes) -> None:
+        if not self._buffer:
+            self._buffer = data
+            return
+        if type(self._buffer) is bytes:
+            self._buffer = bytearray(self._buffer)
+        self._buffer += data
 
     def _drain(self, data: bytes) -> None:
         """DRAINING: drop what is left of a body that was answered early, within bounds."""
