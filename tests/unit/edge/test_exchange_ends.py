@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -694,6 +695,98 @@ def test_a_bug_in_a_callback_ends_that_request_with_a_500(
         ]
         assert world.edge.counters["broken"] == 2
         assert world.edge.counters["internal"] == 2
+
+
+def scripted_bug(*_: Any, **__: Any) -> None:
+    raise ZeroDivisionError("scripted")
+
+
+def break_body(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
+    call = world.open()
+    patch.setattr("iop_fast.edge.exchange.Body.append", scripted_bug)
+    call.receiver.on_body(b"{")
+    return call
+
+
+def break_body_complete(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
+    patch.setattr("iop_fast.edge.exchange.is_supported", scripted_bug)
+    return world.post()
+
+
+def break_client_gone(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
+    world.post()
+    call = world.post()
+    patch.setattr("iop_fast.edge.gate.Gate.cancel", scripted_bug)
+    call.leave()  # its waiter stays behind: what it is granted comes back
+    return call
+
+
+def break_writable(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
+    call = world.post()
+    call.downstream.is_writable = False
+    world.link.answer(1, SSE_HEAD, bytes(200_000))
+    call.downstream.is_writable = True
+    patch.setattr(world.link, "grant", scripted_bug)
+    call.receiver.on_writable()
+    return call
+
+
+def break_evicted(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
+    patch.setattr("iop_fast.edge.gate.Gate.retry_after_s", scripted_bug)
+    return [world.post() for _ in range(3)][-1]
+
+
+def break_window(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
+    call = world.post(json.dumps({"model": "m", "x": "y" * 400_000}).encode())
+    patch.setattr(world.link, "send_body", scripted_bug)
+    world.link.runs[1].on_window(1000)
+    return call
+
+
+def break_link_lost(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
+    world.link.sends_at_once = False
+    call = world.post()
+    patch.setattr("iop_fast.edge.gate.Gate.readmit", scripted_bug)
+    world.link.lose()
+    return call
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        break_body,
+        break_body_complete,
+        break_client_gone,
+        break_writable,
+        break_evicted,
+        break_window,
+        break_link_lost,
+    ],
+)
+def test_a_bug_behind_any_door_ends_that_request_alone(
+    break_it: Callable[[ExchangeWorld, pytest.MonkeyPatch], Call],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ExchangeWorld(provider_pool={"max_queue": 1}) as world:
+        with monkeypatch.context() as patch:
+            call = break_it(world, patch)
+        if call.exchange.state is State.CANCELLING:
+            world.link.answer(1, status=RunEnd.CANCELLED)
+        assert call.exchange.is_done
+        assert call.exchange.outcome == ("client_gone" if call.downstream.is_gone else "internal")
+        if call.downstream.sends:
+            assert call.downstream.status in (200, 500)
+            assert call.downstream.is_aborted or call.downstream.is_ended
+        assert "exchange_failed" in caplog.text
+        assert world.edge.counters["broken"] == 1
+        if "n1" not in world.links:
+            world.connect()
+        while world.link.run_ids:
+            world.link.answer(world.link.run_ids[0], JSON_HEAD, end=OK)
+        del world.edge.counters["broken"]
+        world.assert_idle()
+        assert world.post().exchange.state is State.DISPATCHED
 
 
 def test_a_bug_while_ending_still_gives_everything_back(
