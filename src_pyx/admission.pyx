@@ -45,9 +45,11 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 cimport cython
-from libc.stdlib cimport free
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
 
 from iop_fast._core.ledger cimport (
+    DURATION_BUCKETS,
     END_LOST,
     END_OPEN,
     END_RELEASED,
@@ -56,9 +58,12 @@ from iop_fast._core.ledger cimport (
     LINK_OFFLINE,
     LINK_READY,
     NONE,
+    RATE_WINDOW_NS,
+    Histogram,
     LeaseTable,
     ModelState,
     NodeState,
+    ProviderMeter,
     ProviderState,
     drop_entry,
     free_entry,
@@ -99,6 +104,7 @@ cdef tuple LINK_NAMES = ("offline", "ready", "draining")
 
 # Exceptions of owners that are kept until the shell takes them; the counter counts all.
 cdef int32_t FAILURES_KEPT = 64
+cdef int64_t RETRY_AFTER_MAX_S = 30
 
 
 class Owner(Protocol):
@@ -149,6 +155,29 @@ class SnapshotRow(NamedTuple):
     in_flight: int
     long_in_flight: int
     queued: int
+
+
+class MeterRow(NamedTuple):
+    """What one provider has done since the start."""
+
+    node_id: str
+    provider_id: str
+    wait_counts: tuple[int, ...]
+    wait_sum_ns: int
+    lease_counts: tuple[int, ...]
+    lease_sum_ns: int
+
+
+class Explanation(NamedTuple):
+    """What would become of a request now."""
+
+    position: int | None
+    candidates: list[tuple[tuple[str, str], str]]
+
+
+cdef tuple bucket_counts(const Histogram* histogram):
+    cdef int32_t bucket
+    return tuple([histogram.counts[bucket] for bucket in range(DURATION_BUCKETS)])
 
 
 # Choice ---------------------------------------------------------------------------------------------------------------
@@ -216,6 +245,9 @@ cdef class Admission:
         self.queue = WaitQueue.__new__(WaitQueue)
         self.catalog = Catalog.__new__(Catalog, self.ledger, self.queue)
         self.failures = []
+
+    def __dealloc__(self):
+        free(self.outcomes_of)
 
     def __init__(self, plan, *, int64_t now_ns=0, bint verify=False):
         self.now_ns = now_ns
@@ -321,7 +353,7 @@ cdef class Admission:
 
     cdef object refuse(self, const Arrival* arrival, int outcome):
         self.count_arrival(arrival)
-        self.outcomes[outcome] += 1
+        self.count_end(arrival.model, outcome)
         return OUTCOME_OF[outcome]
 
     cdef Lease grant_arrival(self, const Arrival* arrival, int32_t provider):
@@ -330,14 +362,14 @@ cdef class Admission:
         cdef Lease lease
         if self.is_verifying:
             self.verify_choice(arrival.model, arrival.is_long, arrival.needs, arrival.excluded, provider)
-        slot = self.ledger.take(provider, takes_long, self.now_ns)
+        slot = self.ledger.take(provider, takes_long, self.now_ns, arrival.enqueued_at_ns)
         try:
             lease = self.ledger.make_lease(slot, arrival.is_long, arrival.sequence, arrival.enqueued_at_ns)
         except MemoryError:
-            self.ledger.end_held(slot)
+            self.ledger.end_held(slot, self.now_ns)
             raise
         self.count_arrival(arrival)
-        self.outcomes[GRANTED] += 1
+        self.count_end(arrival.model, GRANTED)
         return lease
 
     cpdef bint release(self, int64_t now_ns, Lease lease) except -1:
@@ -352,7 +384,7 @@ cdef class Admission:
             return False
         self.begin(now_ns)
         provider = lease.provider
-        self.ledger.end_held(lease.slot)
+        self.ledger.end_held(lease.slot, now_ns)
         lease.ended = END_RELEASED
         if self.queue.line_count > 0:
             self.expire()
@@ -369,12 +401,12 @@ cdef class Admission:
         if waiter.slot >= self.queue.entry_capacity or self.queue.waiters[waiter.slot] is not waiter:
             raise ValueError("the waiter belongs to another queue")
         self.begin(now_ns)
+        self.count_end(self.queue.lines[self.queue.entries[waiter.slot].line].model, EVICTED_CANCELLED)
         self.queue.unlink(waiter.slot)
         self.queue.give_up_entry(waiter.slot)
         waiter.is_waiting = False
         _owner = waiter.owner  # its last reference may go only after the step
         waiter.owner = None
-        self.outcomes[EVICTED_CANCELLED] += 1
         self.expire()
         self.finish()
         return True
@@ -402,12 +434,12 @@ cdef class Admission:
         ended = <int32_t*>allocated(count, sizeof(int32_t))
         try:
             self.queue.unmark_all()
-            provider = self.ledger.end_dropped()
+            provider = self.ledger.end_dropped(now_ns)
             while provider != NONE:
                 self.queue.mark_provider(provider)
                 ended[place] = provider
                 place += 1
-                provider = self.ledger.end_dropped()
+                provider = self.ledger.end_dropped(now_ns)
             self.reclaimed += count
             self.settle()
             keys = [self.ledger.keys[ended[place]] for place in range(count)]
@@ -426,7 +458,7 @@ cdef class Admission:
             return False
         self.begin(now_ns)
         if node.link != LINK_OFFLINE:
-            self.ledger.lose_leases(row)  # the session before this one ends here, whoever says so later
+            self.ledger.lose_leases(row, now_ns)  # the session before this one ends here, whoever says so later
         node.generation = generation
         self.queue.unmark_all()
         self.take_health(reported)
@@ -451,7 +483,7 @@ cdef class Admission:
         if row == NONE:
             return False
         self.begin(now_ns)
-        self.ledger.lose_leases(row)
+        self.ledger.lose_leases(row, now_ns)
         self.queue.unmark_all()
         self.set_link(row, LINK_OFFLINE)
         self.settle()
@@ -535,8 +567,13 @@ cdef class Admission:
             slot = self.queue.oldest()
 
     cdef void evict(self, int32_t slot, uint8_t outcome) noexcept:
-        self.outcomes[outcome] += 1
+        self.count_end(self.queue.lines[self.queue.entries[slot].line].model, outcome)
         self.queue.decide(slot, outcome, NONE)
+
+    cdef inline void count_end(self, int32_t model, int outcome) noexcept:
+        self.outcomes[outcome] += 1
+        if model != NONE:
+            self.outcomes_of[model].counts[outcome] += 1
 
     cdef int settle(self) except -1:
         """Bring the marked lines to the fixed point."""
@@ -595,12 +632,14 @@ cdef class Admission:
 
     cdef int grant_head(self, int32_t row, int32_t provider) except -1:
         cdef Line* line = &self.queue.lines[row]
-        cdef int32_t slot = line.head
+        cdef int32_t lease, slot = line.head
+        cdef bint takes_long
         if self.is_verifying:
             self.verify_turn(row)
             self.verify_choice(line.model, line.is_long, line.needs, line.excluded, provider)
-        lease = self.ledger.take(provider, line.is_long and self.catalog.models[line.model].has_long, self.now_ns)
-        self.outcomes[GRANTED] += 1
+        takes_long = line.is_long and self.catalog.models[line.model].has_long
+        lease = self.ledger.take(provider, takes_long, self.now_ns, self.queue.entries[slot].enqueued_at_ns)
+        self.count_end(line.model, GRANTED)
         self.queue.decide(slot, GRANTED, lease)
         return 0
 
@@ -694,14 +733,28 @@ cdef class Admission:
 
     def reconfigure(self, int64_t now_ns, plan):
         cdef Staging staging = self.catalog.read(plan)
+        self.reserve_outcomes(staging.model_count)
         self.begin(now_ns)
         self.catalog.commit(staging)
+        for row in staging.new_rows:
+            memset(&self.outcomes_of[<int32_t>row], 0, sizeof(ModelOutcomes))
         if self.queue.line_count > 0:
             self.queue.unmark_all()
             self.queue.mark_all()
             self.settle()
         self.overhang = max(0, self.queue.fresh.count - self.catalog.queue_limit)
         self.finish()
+
+    cdef int reserve_outcomes(self, int32_t count) except -1:
+        cdef ModelOutcomes* moved
+        if count > self.outcome_capacity:
+            count = max(count, 2 * self.outcome_capacity)
+            moved = <ModelOutcomes*>realloc(self.outcomes_of, count * sizeof(ModelOutcomes))
+            if moved is NULL:
+                raise MemoryError()
+            self.outcomes_of = moved
+            self.outcome_capacity = count
+        return 0
 
     # Read-outs --------------------------------------------------------------------------------------------------------
 
@@ -768,18 +821,21 @@ cdef class Admission:
 
     cdef int64_t pressure(self, int32_t provider) noexcept:
         """Waiters for which a provider is eligible, live or not."""
-        cdef ProviderState* row = &self.ledger.providers[provider]
         cdef ProviderLines* lines = &self.queue.of_provider[provider]
         cdef int64_t queued = 0
         cdef int32_t place
-        cdef Line* line
-        if row.capacity == 0:
-            return 0
         for place in range(lines.count):
-            line = &self.queue.lines[lines.refs[place].line]
-            if row.long_capacity > 0 or not (line.is_long and self.catalog.models[line.model].has_long):
-                queued += line.waiting
+            if self.is_eligible(provider, lines.refs[place].line):
+                queued += self.queue.lines[lines.refs[place].line].waiting
         return queued
+
+    cdef bint is_eligible(self, int32_t provider, int32_t row) noexcept:
+        """Whether a provider has the kinds of slots that a line of its index takes, full or not."""
+        cdef ProviderState* state = &self.ledger.providers[provider]
+        cdef Line* line = &self.queue.lines[row]
+        if state.capacity == 0:
+            return False
+        return state.long_capacity > 0 or not (line.is_long and self.catalog.models[line.model].has_long)
 
     def counters(self):
         counts = {"submitted": self.submitted, "readmitted": self.readmitted}
@@ -789,6 +845,93 @@ cdef class Admission:
         counts["reclaimed"] = self.reclaimed
         counts["callback_failed"] = self.callbacks_failed
         return counts
+
+    def model_outcomes(self):
+        cdef int32_t row, outcome
+        counts = {}
+        for name, row in self.catalog.names.items():
+            counts[name] = tuple([self.outcomes_of[row].counts[outcome] for outcome in range(OUTCOMES)])
+        return counts
+
+    def meters(self):
+        return [self.meter_row(self.catalog.order[place]) for place in range(self.catalog.order_count)]
+
+    cdef object meter_row(self, int32_t provider):
+        cdef ProviderMeter* meter = &self.ledger.meters[provider]
+        cdef tuple key = self.ledger.keys[provider]
+        return MeterRow(
+            key[0],
+            key[1],
+            bucket_counts(&meter.waits),
+            meter.waits.sum_ns,
+            bucket_counts(&meter.leases),
+            meter.leases.sum_ns,
+        )
+
+    def retry_after_s(self, str model):
+        cdef ModelState* row = &self.catalog.models[<int32_t>self.catalog.names[model]]
+        cdef int32_t place
+        recent = 0  # lease ends times the window: a Python number, thousands of busy providers overflow 64 bits
+        for place in range(row.count):
+            if self.ledger.providers[row.candidates[place]].is_live:
+                recent += self.ledger.recent_ends(row.candidates[place], self.now_ns)
+        if recent == 0:
+            return RETRY_AFTER_MAX_S
+        window_ns = <object><int64_t>RATE_WINDOW_NS
+        waits_s = -(-(1 + self.competing(row, 0, False)) * window_ns * window_ns // (recent * 1_000_000_000))
+        return max(1, min(RETRY_AFTER_MAX_S, waits_s))
+
+    cdef int64_t competing(self, const ModelState* model, uint64_t needs, bint is_constrained):
+        """Waiters for whom a live candidate of a request of this kind is eligible too."""
+        cdef WaitQueue queue = self.queue
+        cdef ProviderLines* lines
+        cdef int32_t place, provider, line
+        cdef int64_t waiting = 0
+        queue.unmark_all()
+        for place in range(model.count):
+            provider = model.candidates[place]
+            if is_live_for(&self.ledger.providers[provider], needs, is_constrained):
+                lines = &queue.of_provider[provider]
+                for line in range(lines.count):
+                    if self.is_eligible(provider, lines.refs[line].line):
+                        queue.mark_line(lines.refs[line].line)
+        for place in range(queue.marked_count):
+            waiting += queue.lines[queue.marked[place]].waiting
+        return waiting
+
+    def explain(self, str model, bint long, uint64_t needs):
+        cdef int32_t row = self.catalog.names[model]
+        cdef ModelState* state = &self.catalog.models[row]
+        cdef bint is_constrained = long and state.has_long
+        cdef int32_t place
+        cdef Choice choice
+        choose(&choice, self.ledger.providers, state, needs, is_constrained, NONE)
+        position = 0 if choice.provider != NONE else None
+        if choice.has_live and position is None:
+            position = 1 + self.competing(state, needs, is_constrained)
+        candidates = []
+        for place in range(state.count):
+            verdict = self.verdict(state.candidates[place], needs, is_constrained)
+            if state.candidates[place] == choice.provider:
+                verdict = "taken_next"
+            candidates.append((self.ledger.keys[state.candidates[place]], verdict))
+        return Explanation(position, candidates)
+
+    cdef str verdict(self, int32_t provider, uint64_t needs, bint is_constrained):
+        """What stands between a provider and a request, the most lasting reason first."""
+        cdef ProviderState* row = &self.ledger.providers[provider]
+        cdef uint8_t link = self.ledger.nodes[row.node].link
+        if row.can & needs != needs:
+            return "cannot"
+        if not row.is_enabled:
+            return "disabled"
+        if not row.is_healthy:
+            return "unhealthy"
+        if link != LINK_READY:
+            return "draining" if link == LINK_DRAINING else "node_offline"
+        if row.in_flight >= row.capacity:
+            return "full"
+        return "free" if has_slot(row, is_constrained) else "no_long_slot"
 
     def take_failures(self):
         cdef list failures = self.failures
@@ -810,6 +953,9 @@ cdef class Admission:
         twin.double_releases = self.double_releases
         twin.reclaimed = self.reclaimed
         twin.callbacks_failed = self.callbacks_failed
+        twin.reserve_outcomes(self.catalog.model_count)
+        if self.catalog.model_count > 0:
+            memcpy(twin.outcomes_of, self.outcomes_of, self.catalog.model_count * sizeof(ModelOutcomes))
         return twin
 
     # Verification -----------------------------------------------------------------------------------------------------

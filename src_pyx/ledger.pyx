@@ -28,6 +28,9 @@ A Lease object holds C fields only: a Cython class with a freelist loses its fin
 has a Python field. The finalizer may run at any allocation, in the middle of whatever runs then, so it touches nothing
 but the lease table: a held entry goes onto the list of the dropped and keeps its slot until admission reclaims it.
 
+Meters run along: how long the granted had waited and how long leases lasted, per provider, and how many ended in this
+and the last window of ten seconds, for estimates. They decide nothing.
+
 Invariants: I1 and I3 of the design: in_flight and long_in_flight of a provider equal its HELD entries (with a long
 slot); they never fall below 0 and never rise above capacity (`take` refuses), so that a provider above its capacity can
 only fall. I2: an entry leaves HELD once.
@@ -39,6 +42,36 @@ from libc.string cimport memcpy, memset
 
 
 cdef int32_t FIRST_CAPACITY = 64
+
+# Upper bounds of the histograms' buckets, inclusive: what an operator tells apart, from "at once" to "ten minutes".
+DURATION_BOUNDS_NS = tuple(
+    int(seconds * 1_000_000_000)
+    for seconds in (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 600)
+)
+cdef int64_t[DURATION_BUCKETS] BOUNDS_NS
+BOUNDS_NS[DURATION_BUCKETS - 1] = <int64_t>(<uint64_t>-1 >> 1)
+for place in range(DURATION_BUCKETS - 1):
+    BOUNDS_NS[place] = DURATION_BOUNDS_NS[place]
+del place
+
+
+# Meters ---------------------------------------------------------------------------------------------------------------
+
+cdef inline void observe(Histogram* histogram, int64_t duration_ns) noexcept:
+    cdef int32_t bucket = 0
+    while duration_ns > BOUNDS_NS[bucket]:
+        bucket += 1
+    histogram.counts[bucket] += 1
+    histogram.sum_ns += duration_ns
+
+
+cdef void turn_window(ProviderMeter* meter, int64_t now_ns) noexcept:
+    """Begin the window that `now_ns` is in. Time is never negative."""
+    cdef int64_t window_ns = RATE_WINDOW_NS
+    cdef int64_t end_ns = (now_ns // window_ns + 1) * window_ns
+    meter.ends_before = meter.ends if meter.window_end_ns == end_ns - window_ns else 0
+    meter.ends = 0
+    meter.window_end_ns = end_ns
 
 
 # Lease table ----------------------------------------------------------------------------------------------------------
@@ -141,6 +174,11 @@ cdef void* grown(void* rows, int32_t* capacity, size_t row_size) except NULL:
     return moved
 
 
+cdef void copy_rows(void* rows, const void* source, int64_t count, size_t row_size) noexcept:
+    if count > 0:  # an empty table has no memory at all
+        memcpy(rows, source, count * row_size)
+
+
 @cython.final
 cdef class Ledger:
 
@@ -153,6 +191,7 @@ cdef class Ledger:
 
     def __dealloc__(self):
         free(self.providers)
+        free(self.meters)
         free(self.nodes)
         if self.table is not NULL:
             forget_table(self.table)
@@ -185,12 +224,14 @@ cdef class Ledger:
             return provider
         node = self.intern_node(key[0])
         if self.provider_count == self.provider_capacity:
+            self.meters = <ProviderMeter*>grown(self.meters, &self.meter_capacity, sizeof(ProviderMeter))
             self.providers = <ProviderState*>grown(self.providers, &self.provider_capacity, sizeof(ProviderState))
         provider = self.provider_count
         self.keys.append(key)
         self.key_index[key] = provider
         row = &self.providers[provider]
         memset(row, 0, sizeof(ProviderState))
+        memset(&self.meters[provider], 0, sizeof(ProviderMeter))
         row.node = node
         row.next_of_node = self.nodes[node].first_provider
         self.nodes[node].first_provider = provider
@@ -223,7 +264,7 @@ cdef class Ledger:
     cdef int refuse_grant(self, str what, int32_t provider) except -1:
         raise AssertionError(f"{what} on {self.keys[provider]}")
 
-    cdef int32_t take(self, int32_t provider, bint takes_long, int64_t now_ns) except -1:
+    cdef int32_t take(self, int32_t provider, bint takes_long, int64_t now_ns, int64_t enqueued_at_ns) except -1:
         """Take a slot; the caller has reserved an entry and tested that the slot is free."""
         cdef LeaseTable* table = self.table
         cdef ProviderState* row = &self.providers[provider]
@@ -254,6 +295,7 @@ cdef class Ledger:
         row.long_in_flight += takes_long
         self.grants += 1
         row.last_grant = self.grants
+        observe(&self.meters[provider].waits, now_ns - enqueued_at_ns)
         return slot
 
     cdef Lease make_lease(self, int32_t slot, bint is_long, int64_t sequence, int64_t enqueued_at_ns):
@@ -279,15 +321,20 @@ cdef class Ledger:
             raise AssertionError(f"I2: lease {entry.lease_id} ended twice")
         raise AssertionError(f"I1: {self.keys[entry.provider]} would fall below zero")
 
-    cdef int give_back(self, int32_t slot) except -1:
+    cdef int give_back(self, int32_t slot, int64_t now_ns) except -1:
         """End a held entry: free what it took. The entry itself is left to the caller."""
         cdef LeaseTable* table = self.table
         cdef LeaseEntry* entry = &table.entries[slot]
         cdef ProviderState* row = &self.providers[entry.provider]
+        cdef ProviderMeter* meter = &self.meters[entry.provider]
         if entry.state != LEASE_HELD or row.in_flight <= 0 or row.long_in_flight < entry.took_long:
             self.refuse_return(slot)
         row.in_flight -= 1
         row.long_in_flight -= entry.took_long
+        observe(&meter.leases, now_ns - entry.granted_at_ns)
+        if now_ns >= meter.window_end_ns:
+            turn_window(meter, now_ns)
+        meter.ends += 1
         if entry.node_previous == NONE:
             self.nodes[row.node].first_lease = entry.node_next
         else:
@@ -297,31 +344,39 @@ cdef class Ledger:
         entry.state = LEASE_LOST
         return 0
 
-    cdef int end_held(self, int32_t slot) except -1:
+    cdef int end_held(self, int32_t slot, int64_t now_ns) except -1:
         """End a held lease whose Lease object knows of it or is gone."""
-        self.give_back(slot)
+        self.give_back(slot, now_ns)
         free_entry(self.table, slot)
         return 0
 
-    cdef int32_t end_dropped(self) except -2:
+    cdef int32_t end_dropped(self, int64_t now_ns) except -2:
         """Give back the lease that was dropped first; return its provider, or NONE when none was dropped."""
         cdef int32_t slot = self.table.first_dropped
         if slot == NONE:
             return NONE
         undrop_entry(self.table, slot)
-        self.end_held(slot)
+        self.end_held(slot, now_ns)
         return self.table.entries[slot].provider
 
-    cdef int lose_leases(self, int32_t node) except -1:
+    cdef int lose_leases(self, int32_t node, int64_t now_ns) except -1:
         """End all leases of a Node's session. Entries that a Lease object names stay, as LOST, until it is gone."""
         cdef int32_t slot
         while self.nodes[node].first_lease != NONE:
             slot = self.nodes[node].first_lease
-            self.give_back(slot)
+            self.give_back(slot, now_ns)
             if self.table.entries[slot].is_dropped:
                 undrop_entry(self.table, slot)
                 free_entry(self.table, slot)
         return 0
+
+    cdef int64_t recent_ends(self, int32_t provider, int64_t now_ns) noexcept:
+        """Lease ends of about the last window, times RATE_WINDOW_NS: all of this one, and of the one before the share
+        that lies less than a window back."""
+        cdef ProviderMeter* meter = &self.meters[provider]
+        if now_ns >= meter.window_end_ns:
+            turn_window(meter, now_ns)
+        return meter.ends * <int64_t>RATE_WINDOW_NS + meter.ends_before * (meter.window_end_ns - now_ns)
 
     cdef Ledger copy(self):
         """An independent ledger with equal counts, without Lease objects."""
@@ -333,16 +388,18 @@ cdef class Ledger:
         twin.node_index = self.node_index.copy()
         twin.grants = self.grants
         twin.providers = <ProviderState*>malloc(max(1, self.provider_count) * sizeof(ProviderState))
+        twin.meters = <ProviderMeter*>malloc(max(1, self.provider_count) * sizeof(ProviderMeter))
         twin.nodes = <NodeState*>malloc(max(1, self.node_count) * sizeof(NodeState))
         table = twin.table
         table.entries = <LeaseEntry*>malloc(max(1, self.table.capacity) * sizeof(LeaseEntry))
-        if twin.providers is NULL or twin.nodes is NULL or table.entries is NULL:
+        if twin.providers is NULL or twin.meters is NULL or twin.nodes is NULL or table.entries is NULL:
             raise MemoryError()
-        memcpy(twin.providers, self.providers, self.provider_count * sizeof(ProviderState))
-        twin.provider_count = twin.provider_capacity = self.provider_count
-        memcpy(twin.nodes, self.nodes, self.node_count * sizeof(NodeState))
+        copy_rows(twin.providers, self.providers, self.provider_count, sizeof(ProviderState))
+        copy_rows(twin.meters, self.meters, self.provider_count, sizeof(ProviderMeter))
+        twin.provider_count = twin.provider_capacity = twin.meter_capacity = self.provider_count
+        copy_rows(twin.nodes, self.nodes, self.node_count, sizeof(NodeState))
         twin.node_count = twin.node_capacity = self.node_count
-        memcpy(table.entries, self.table.entries, self.table.capacity * sizeof(LeaseEntry))
+        copy_rows(table.entries, self.table.entries, self.table.capacity, sizeof(LeaseEntry))
         table.last_lease_id = self.table.last_lease_id
         table.capacity = self.table.capacity
         table.used = self.table.used

@@ -86,6 +86,7 @@ cdef class Catalog:
     cdef Staging stage(self, object plan):
         cdef Staging staging = Staging.__new__(Staging)
         self.plan_mark += 1
+        staging.new_rows = []
         staging.queue_limit = plan.max_queue
         staging.queue_timeout_ns = plan.queue_timeout_ns
         if staging.queue_limit < 0 or staging.queue_timeout_ns < 0:
@@ -208,6 +209,7 @@ cdef class Catalog:
             if row == NONE:
                 row = self.stage_row(staging)
                 staging.names[name] = row
+                staging.new_rows.append(row)
         except BaseException:
             free(candidates)
             raise

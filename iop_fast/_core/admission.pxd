@@ -3,7 +3,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
-from iop_fast._core.ledger cimport Lease, Ledger
+from iop_fast._core.ledger cimport Lease, Ledger, ModelState
 from iop_fast._core.plans cimport Catalog
 from iop_fast._core.wait_queue cimport Waiter, WaiterEntry, WaitQueue
 
@@ -16,6 +16,10 @@ cdef struct Choice:
     int32_t provider        # the free live candidate to take, NONE when none is free
     bint has_able           # the catalog has a provider that can do the needs
     bint has_live           # there is a live candidate, free or not
+
+
+cdef struct ModelOutcomes:
+    int64_t counts[OUTCOMES]
 
 
 cdef struct Arrival:
@@ -39,6 +43,8 @@ cdef class Admission:
     cdef bint is_delivering
     cdef int64_t overhang           # waiters above queue_limit that a lowering left; for I6
     cdef int64_t outcomes[OUTCOMES]
+    cdef ModelOutcomes* outcomes_of     # by model
+    cdef int32_t outcome_capacity
     cdef int64_t submitted
     cdef int64_t readmitted
     cdef int64_t double_releases
@@ -69,6 +75,7 @@ cdef class Admission:
     cdef void expire(self) noexcept
     cdef void expire_due(self) noexcept
     cdef void evict(self, int32_t slot, uint8_t outcome) noexcept
+    cdef void count_end(self, int32_t model, int outcome) noexcept
     cdef int settle(self) except -1
     cdef void strand_marked(self) noexcept
     cdef int grant_marked(self) except -1
@@ -83,7 +90,12 @@ cdef class Admission:
     cdef int deliver_eviction(self, object owner, object outcome) except -1
     cdef int keep_failure(self, object failure) except -1
     cdef int check_own(self, Lease lease) except -1
+    cdef int reserve_outcomes(self, int32_t count) except -1
+    cdef object meter_row(self, int32_t provider)
+    cdef int64_t competing(self, const ModelState* model, uint64_t needs, bint is_constrained)
+    cdef str verdict(self, int32_t provider, uint64_t needs, bint is_constrained)
     cdef object snapshot_row(self, int32_t provider)
+    cdef bint is_eligible(self, int32_t provider, int32_t row) noexcept
     cdef int64_t pressure(self, int32_t provider) noexcept
     cdef int verify_provider(self, int32_t provider) except -1
     cdef int verify_line(self, int32_t row) except -1

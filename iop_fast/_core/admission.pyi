@@ -77,6 +77,29 @@ class SnapshotRow(NamedTuple):
     long_in_flight: int
     queued: int
 
+class MeterRow(NamedTuple):
+    """What one provider has done since the start: how long requests granted to it had waited, how long its leases
+    lasted (however they ended). Counts stand by bucket of `DURATION_BOUNDS_NS`, the last one for all above."""
+
+    node_id: str
+    provider_id: str
+    wait_counts: tuple[int, ...]
+    wait_sum_ns: int
+    lease_counts: tuple[int, ...]
+    lease_sum_ns: int
+
+class Explanation(NamedTuple):
+    """What would become of a request now.
+
+    `position`: 0 when it would run at once, else the place it would have among the waiters that compete with it for a
+    provider, 1 for the next; None when no candidate is live. `candidates`: each catalog provider of the model in its
+    order with a verdict: "taken_next", "free" (but another is taken), "full", "no_long_slot", "cannot", "disabled",
+    "unhealthy", "node_offline", "draining"; of several reasons the one that lasts longest.
+    """
+
+    position: int | None
+    candidates: list[tuple[tuple[str, str], str]]
+
 @final
 class Admission:
     """The ledger, the one global queue and the policy between them."""
@@ -142,6 +165,17 @@ class Admission:
         """One row per provider of the plan, in file order; O(providers + model-provider pairs)."""
     def counters(self) -> dict[str, int]:
         """submitted, readmitted, each Outcome by lower-case name, double_release, reclaimed, callback_failed."""
+    def model_outcomes(self) -> dict[str, tuple[int, ...]]:
+        """How requests left admission, by model of the plan; the tuple is indexed by Outcome. A model that leaves the
+        plan and returns begins at 0."""
+    def meters(self) -> list[MeterRow]:
+        """One row per provider of the plan, in file order."""
+    def explain(self, model: str, long: bool, needs: int) -> Explanation:
+        """Say what would become of a request of this kind, and why; changes nothing. KeyError for an unknown model."""
+    def retry_after_s(self, model: str) -> int:
+        """Estimate in how many seconds a request for the model would be served, 1 to 30: the waiters that compete with
+        it over the rate at which leases of its live providers have ended in the last ten seconds or so. 30 when none
+        has. KeyError for an unknown model."""
     def take_failures(self) -> list[BaseException]:
         """Exceptions raised by owners since the last call. The lease of a failed `on_granted` was given back."""
     def copy(self) -> Admission:

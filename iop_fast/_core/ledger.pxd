@@ -8,6 +8,11 @@ cdef enum:
     NONE = -1  # the index of nothing: no provider, no waiter, no line, no lease
 
 
+cdef enum:
+    DURATION_BUCKETS = 16  # 15 upper bounds and the rest
+    RATE_WINDOW_NS = 10_000_000_000
+
+
 cdef enum LinkState:
     LINK_OFFLINE
     LINK_READY
@@ -45,6 +50,19 @@ cdef struct ProviderState:
     int32_t next_of_node    # providers of one Node form a list
     int32_t plan_mark       # last plan (attempt) that listed it
     int32_t model_mark      # last mapping that listed it, to find doubles
+
+
+cdef struct Histogram:
+    int64_t counts[DURATION_BUCKETS]
+    int64_t sum_ns
+
+
+cdef struct ProviderMeter:
+    Histogram waits         # from enqueue to grant
+    Histogram leases        # from grant to end, however it ended
+    int64_t window_end_ns   # lease ends are counted per window of RATE_WINDOW_NS, aligned to multiples of it
+    int64_t ends
+    int64_t ends_before     # of the window before
 
 
 cdef struct NodeState:
@@ -106,6 +124,8 @@ cdef class Lease:
 @cython.final
 cdef class Ledger:
     cdef ProviderState* providers
+    cdef ProviderMeter* meters      # by provider
+    cdef int32_t meter_capacity
     cdef int32_t provider_count
     cdef int32_t provider_capacity
     cdef NodeState* nodes
@@ -123,14 +143,15 @@ cdef class Ledger:
     cdef int32_t find_node(self, str node_id) except -2
     cdef void update_live(self, int32_t provider) noexcept
     cdef int reserve_leases(self, int64_t wanted) except -1
-    cdef int32_t take(self, int32_t provider, bint takes_long, int64_t now_ns) except -1
+    cdef int32_t take(self, int32_t provider, bint takes_long, int64_t now_ns, int64_t enqueued_at_ns) except -1
     cdef Lease make_lease(self, int32_t slot, bint is_long, int64_t sequence, int64_t enqueued_at_ns)
     cdef int refuse_grant(self, str what, int32_t provider) except -1
     cdef int refuse_return(self, int32_t slot) except -1
-    cdef int end_held(self, int32_t slot) except -1
-    cdef int give_back(self, int32_t slot) except -1
-    cdef int32_t end_dropped(self) except -2
-    cdef int lose_leases(self, int32_t node) except -1
+    cdef int end_held(self, int32_t slot, int64_t now_ns) except -1
+    cdef int give_back(self, int32_t slot, int64_t now_ns) except -1
+    cdef int32_t end_dropped(self, int64_t now_ns) except -2
+    cdef int lose_leases(self, int32_t node, int64_t now_ns) except -1
+    cdef int64_t recent_ends(self, int32_t provider, int64_t now_ns) noexcept
     cdef Ledger copy(self)
     cdef int verify(self) except -1
 

@@ -2,6 +2,9 @@
 
 from typing import final
 
+DURATION_BOUNDS_NS: tuple[int, ...]
+"""Upper bounds, inclusive, of the buckets in which waits and leases are counted."""
+
 @final
 class Lease:
     """The right to run one request on one provider, ended exactly once. Only the core makes one.
@@ -32,3 +35,7 @@ class Lease:
     def enqueued_at_ns(self) -> int: ...
     @property
     def granted_at_ns(self) -> int: ...
+
+@final
+class Ledger:
+    """All slots and leases behind an Admission. It has no Python interface."""

@@ -29,6 +29,7 @@ cdef class Staging:
     cdef int32_t model_count
     cdef uint64_t* can              # by provider, when the index must be built anew
     cdef LineIndex index
+    cdef list new_rows              #: list[int], rows that models new in this plan got
     cdef int32_t free_row           # rows below it are known to be taken
     cdef int32_t kept               # providers that the plan before had too
     cdef bint changes_mapping

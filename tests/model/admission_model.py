@@ -9,13 +9,18 @@ The one thing it cannot see is a Lease object that is dropped; whoever drives it
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections import Counter
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
-from iop_fast._core.admission import Outcome, Plan, ProviderSpec, SnapshotRow
+from iop_fast._core.admission import Explanation, MeterRow, Outcome, Plan, ProviderSpec, SnapshotRow
+from iop_fast._core.ledger import DURATION_BOUNDS_NS
 
 Key = tuple[str, str]
+WINDOW_NS = 10_000_000_000
 
 
 @dataclass(eq=False)
@@ -71,6 +76,13 @@ class Decision:
     lease: ModelLease | None = None
 
 
+def histogram(durations: list[int]) -> tuple[int, ...]:
+    counts = [0] * (len(DURATION_BOUNDS_NS) + 1)
+    for duration in durations:
+        counts[bisect.bisect_left(DURATION_BOUNDS_NS, duration)] += 1
+    return tuple(counts)
+
+
 class ModelAdmission:
     """Admission, by the letter of the design."""
 
@@ -89,6 +101,9 @@ class ModelAdmission:
         self.grants = 0
         self.sequences = 0
         self.counts: Counter[str] = Counter()
+        self.outcomes: dict[str, Counter[Outcome]] = {}
+        self.waits: list[tuple[Key, int]] = []
+        self.ends: list[tuple[Key, int, int]] = []  # provider, when, how long the lease lasted
         self.reconfigure(now_ns, plan)
 
     # What follows from the state.
@@ -185,7 +200,7 @@ class ModelAdmission:
         self._expire()
         answer = self._answer(waiter)
         if isinstance(answer, Outcome):
-            self.counts[answer.name.lower()] += 1
+            self._count(waiter.model, answer)
         self._finish()
         return answer
 
@@ -209,7 +224,7 @@ class ModelAdmission:
         if not lease.is_held:
             return False
         self._begin(now_ns)
-        lease.state = "released"
+        self._end_lease(lease, "released")
         self._settle()
         return True
 
@@ -219,7 +234,7 @@ class ModelAdmission:
         self._begin(now_ns)
         self.waiters.remove(waiter)
         waiter.is_waiting = False
-        self.counts["evicted_cancelled"] += 1
+        self._count(waiter.model, Outcome.EVICTED_CANCELLED)
         self._settle()
         return True
 
@@ -245,7 +260,7 @@ class ModelAdmission:
             return []
         self._begin(now_ns)
         for lease in dropped:
-            lease.state = "reclaimed"
+            self._end_lease(lease, "reclaimed")
         self.dropped = []
         self.counts["reclaimed"] += len(dropped)
         self._settle()
@@ -260,6 +275,7 @@ class ModelAdmission:
             raise ValueError("a model names a provider twice")
         self._begin(now_ns)
         self.plan = plan
+        self.outcomes = {model: self.outcomes.get(model, Counter()) for model in plan.models}
         for spec in plan.providers:
             self.healthy[spec[:2]] = spec.healthy
         self._settle()
@@ -307,7 +323,16 @@ class ModelAdmission:
     def _lose(self, node_id: str) -> None:
         for lease in self.leases:
             if lease.is_held and lease.key[0] == node_id:
-                lease.state = "lost"
+                self._end_lease(lease, "lost")
+
+    def _end_lease(self, lease: ModelLease, state: str) -> None:
+        lease.state = state
+        self.ends.append((lease.key, self.now_ns, self.now_ns - lease.granted_at_ns))
+
+    def _count(self, model: str, outcome: Outcome) -> None:
+        self.counts[outcome.name.lower()] += 1
+        if model in self.outcomes:
+            self.outcomes[model][outcome] += 1
 
     def _hear(self, node_id: str, healthy: dict[str, bool]) -> None:
         for key in self.healthy:
@@ -347,7 +372,8 @@ class ModelAdmission:
 
     def _take(self, waiter: ModelWaiter, key: Key) -> ModelLease:
         self.grants += 1
-        self.counts["granted"] += 1
+        self._count(waiter.model, Outcome.GRANTED)
+        self.waits.append((key, self.now_ns - waiter.enqueued_at_ns))
         self.last_grant[key] = self.grants
         lease = ModelLease(
             key,
@@ -363,7 +389,7 @@ class ModelAdmission:
         return lease
 
     def _evict(self, waiter: ModelWaiter, outcome: Outcome) -> None:
-        self.counts[outcome.name.lower()] += 1
+        self._count(waiter.model, outcome)
         self._end(waiter, Decision(waiter, outcome))
 
     def _end(self, waiter: ModelWaiter, decision: Decision) -> None:
@@ -446,6 +472,72 @@ class ModelAdmission:
         names = ["submitted", "readmitted", *(outcome.name.lower() for outcome in Outcome)]
         names += ["double_release", "reclaimed", "callback_failed"]
         return {name: self.counts[name] for name in names}
+
+    def model_outcomes(self) -> dict[str, tuple[int, ...]]:
+        return {model: tuple(counts[outcome] for outcome in Outcome) for model, counts in self.outcomes.items()}
+
+    def meters(self) -> list[MeterRow]:
+        rows = []
+        for spec in self.plan.providers:
+            waits = [wait for key, wait in self.waits if key == spec[:2]]
+            lasted = [duration for key, _, duration in self.ends if key == spec[:2]]
+            rows.append(MeterRow(*spec[:2], histogram(waits), sum(waits), histogram(lasted), sum(lasted)))
+        return rows
+
+    def _competing(self, rivals: list[ProviderSpec]) -> int:
+        return len(
+            [
+                waiter
+                for waiter in self.waiters
+                if any(
+                    spec in rivals
+                    for spec in self.eligible(waiter.model, waiter.is_long, waiter.needs, waiter.excluded)
+                )
+            ]
+        )
+
+    def explain(self, model: str, long: bool, needs: int) -> Explanation:
+        if model not in self.plan.models:
+            raise KeyError(model)
+        live, chosen = self.live(model, long, needs), self.choose(model, long, needs)
+        position = None if not live else 0 if chosen is not None else 1 + self._competing(live)
+        free = [spec[:2] for spec in self.free(model, long, needs)]
+        candidates = []
+        for spec in self.catalog(model):
+            key = spec[:2]
+            if spec.can & needs != needs:
+                verdict = "cannot"
+            elif not spec.enabled:
+                verdict = "disabled"
+            elif not self.healthy[key]:
+                verdict = "unhealthy"
+            elif self.link(spec.node_id) == "offline":
+                verdict = "node_offline"
+            elif self.link(spec.node_id) == "draining":
+                verdict = "draining"
+            elif self.in_flight(key) >= spec.capacity:
+                verdict = "full"
+            elif key not in free:
+                verdict = "no_long_slot"
+            else:
+                verdict = "taken_next" if key == chosen else "free"
+            candidates.append((key, verdict))
+        return Explanation(position, candidates)
+
+    def retry_after_s(self, model: str) -> int:
+        if model not in self.plan.models:
+            raise KeyError(model)
+        live = self.live(model, False, 0)
+        window = self.now_ns // WINDOW_NS
+        left = 1 - Fraction(self.now_ns % WINDOW_NS, WINDOW_NS)
+        ends = Fraction(0)
+        for key, at_ns, _ in self.ends:
+            if key in [spec[:2] for spec in live]:
+                ends += {window: Fraction(1), window - 1: left}.get(at_ns // WINDOW_NS, Fraction(0))
+        if ends == 0:
+            return 30
+        rate = ends / Fraction(WINDOW_NS, 10**9)
+        return max(1, min(30, math.ceil((1 + self._competing(live)) / rate)))
 
     def take_failures(self) -> list[BaseException]:
         failures, self.failures = self.failures, []

@@ -249,6 +249,15 @@ class World:
             "has_dropped": admission.has_dropped,
             "leases": [(r.number, r.lease.is_held) for r in self.requests if r.lease is not None],
             "waiters": [(r.number, r.waiter.is_waiting) for r in self.requests if r.waiter is not None],
+            "outcomes": admission.model_outcomes(),
+            "meters": [tuple(row) for row in admission.meters()],
+            "retry": [admission.retry_after_s(model) for model in self.plan.models],
+            "explained": [
+                admission.explain(model, long, needs)
+                for model in self.plan.models
+                for long in (False, True)
+                for needs in (0, 1)
+            ],
             "failures": [repr(failure) for failure in admission.take_failures()],
             "live": [
                 admission.live_candidates(model, long, needs)

@@ -104,6 +104,11 @@ class AdmissionMachine(RuleBasedStateMachine):
     def reclaim(self) -> None:
         self.step("reclaim")
 
+    @rule(seconds=st.integers(1, 12))
+    def advance_far(self, seconds: int) -> None:
+        """Over the windows of the rate and the buckets of the histograms."""
+        self.step("advance", seconds * 1_000_000_000)
+
     @rule(ns=st.integers(1, 8))
     def advance(self, ns: int) -> None:
         self.step("advance", ns)
@@ -184,6 +189,8 @@ class AdmissionMachine(RuleBasedStateMachine):
                 continue
         assert twin.counters() == reference.counters()
         assert twin.snapshot() == reference.snapshot()
+        assert twin.model_outcomes() == reference.model_outcomes()
+        assert twin.meters() == reference.meters()
         twin.drain(self.model.now_ns + ns)
         twin.verify()
         assert self.real.state() == before
@@ -208,6 +215,9 @@ def copied_state(model: ModelAdmission) -> dict[str, Any]:
     """The state of a model with nobody to call back."""
     state = dict(model.__dict__)
     state["counts"] = model.counts.copy()
+    state["outcomes"] = {name: counts.copy() for name, counts in model.outcomes.items()}
+    state["waits"] = list(model.waits)
+    state["ends"] = list(model.ends)
     state["healthy"] = dict(model.healthy)
     state["last_grant"] = dict(model.last_grant)
     state["leases"] = list(model.leases)
