@@ -180,7 +180,7 @@ class HttpRun:
                     self._method,
                     self._url,
                     headers=self._fields,
-                    data=self._upload if self._has_body else None,
+                    data=aiohttp.AsyncIterablePayload(self._upload) if self._has_body else None,
                     allow_redirects=False,
                     timeout=timeout,
                 )
