@@ -18,7 +18,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -137,21 +137,21 @@ class Node:
         await self._close()
 
     async def _close(self) -> None:
-        relay = self.dialer.relay
-        if relay is not None and relay.runs:
+        relays = self.dialer.relays
+        try:
             # Stopped runs end when their adapters have let go, which takes a turn or two of the loop.
-            idle = asyncio.Event()
-            relay.when_idle(idle.set)
-            try:
-                async with asyncio.timeout(self._config.limits.old_runs_ms / 1000):
+            async with asyncio.timeout(self._config.limits.old_runs_ms / 1000):
+                for relay in relays:
+                    idle = asyncio.Event()
+                    relay.when_idle(idle.set)
                     await idle.wait()
-            except TimeoutError:
-                log.error("runs_left", runs=len(relay.runs))
+        except TimeoutError:
+            log.error("runs_left", runs=sum(len(relay.runs) for relay in relays))
         await self._stack.aclose()
         await streams.settle(STREAM_END_LIMIT_S)
         log.info("node_stopped", node=self._config.id)
 
-    def _make_session(self, stream: MessageStream, earlier: Relay | None) -> Session:
+    def _make_session(self, stream: MessageStream, earlier: Sequence[Relay]) -> Session:
         return Session(stream, self._identity, self.router, self._clock, self._loop, self._limits, earlier)
 
 

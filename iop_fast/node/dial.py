@@ -11,7 +11,7 @@ Why an attempt failed is said once, and again when the reason changes: an Edge t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 from iop_fast import logs
@@ -22,7 +22,7 @@ from iop_fast.seams import MessageStream
 log = logs.get(__name__)
 
 OpenStream = Callable[[], Awaitable[MessageStream]]
-MakeSession = Callable[[MessageStream, Relay | None], Session]
+MakeSession = Callable[[MessageStream, Sequence[Relay]], Session]
 
 
 class Backoff:
@@ -70,8 +70,9 @@ class Dialer:
         self._said = ""
         self.session: Session | None = None
         """The session of now, None between sessions."""
-        self.relay: Relay | None = None
-        """The runs of the last session that there was; some may still be ending."""
+        self.relays: Sequence[Relay] = ()
+        """The runs of the last session that there was and, of those before it, runs that are still ending: a session
+        may be over before it has waited for them."""
 
     @property
     def is_ready(self) -> bool:
@@ -118,8 +119,9 @@ class Dialer:
 
     async def _serve(self, stream: MessageStream) -> SessionEnd:
         """Run one session on a stream."""
-        self.session = self._make_session(stream, self.relay)
-        self.relay = self.session.relay
+        ending = tuple(relay for relay in self.relays if relay.runs)
+        self.session = self._make_session(stream, ending)
+        self.relays = (*ending, self.session.relay)
         try:
             return await self.session.run()
         finally:

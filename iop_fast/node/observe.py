@@ -48,13 +48,12 @@ async def start_observe(host: str, port: int, node: Node) -> tuple[Callable[[], 
 
 def metric_lines(node: Node) -> Iterator[str]:
     """Yield the lines of the Prometheus text format. Label values are ids of the configuration."""
-    relay = node.dialer.relay
     yield "# HELP iop_node_ready Whether a session with the Edge takes requests."
     yield "# TYPE iop_node_ready gauge"
     yield f"iop_node_ready {int(node.is_ready)}"
     yield "# HELP iop_node_runs Requests that run on this Node."
     yield "# TYPE iop_node_runs gauge"
-    yield f"iop_node_runs {0 if relay is None else len(relay.runs)}"
+    yield f"iop_node_runs {sum(len(relay.runs) for relay in node.dialer.relays)}"
     yield "# HELP iop_node_retired_registries Replaced sets of adapters whose requests go on."
     yield "# TYPE iop_node_retired_registries gauge"
     yield f"iop_node_retired_registries {node.router.retired_count}"

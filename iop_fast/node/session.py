@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -132,7 +132,7 @@ class SessionEnd(NamedTuple):
 class Session:
     """One session. `run` it once; `relay` holds its runs, also after its end.
 
-    `earlier` is the relay of the session before, whose runs must end first.
+    `earlier` are the relays of sessions before whose runs must end first.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Session:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         limits: SessionLimits,
-        earlier: Relay | None = None,
+        earlier: Sequence[Relay] = (),
     ) -> None:
         self._stream = stream
         self._identity = identity
@@ -404,9 +404,8 @@ class Session:
 
     async def _prepare(self, revision: int, payload: NodePayload) -> None:
         """Become ready."""
-        if self._earlier is not None:
-            await self._until_idle(self._earlier)
-            self._earlier = None
+        await self._until_idle(self._earlier)
+        self._earlier = ()
         try:
             await self._router.apply(payload)
         except RegistryError as error:
@@ -425,15 +424,26 @@ class Session:
         self._send(pb.Frame(ready_ack=ack))
         log.info("session_ready", generation=self.generation, payload_revision=revision)
 
-    async def _until_idle(self, relay: Relay) -> None:
-        """Wait for the runs of an earlier session to end, not for ever."""
+    async def _until_idle(self, relays: Sequence[Relay]) -> None:
+        """Wait for the runs of earlier sessions to end, not for ever."""
+        if not any(relay.runs for relay in relays):
+            return
         idle: asyncio.Future[None] = self._loop.create_future()
-        relay.when_idle(partial(settle, idle))
+
+        def on_idle() -> None:
+            if not any(relay.runs for relay in relays):
+                settle(idle)
+
+        for relay in relays:
+            relay.when_idle(on_idle)
         timer = self._loop.call_later(self._limits.old_runs_ms / 1000, settle, idle)
-        await idle
-        timer.cancel()
-        if relay.runs:
-            log.error("old_runs_left", runs=len(relay.runs), limit_ms=self._limits.old_runs_ms)
+        try:
+            await idle
+        finally:
+            timer.cancel()
+        left = sum(len(relay.runs) for relay in relays)
+        if left:
+            log.error("old_runs_left", runs=left, limit_ms=self._limits.old_runs_ms)
 
     async def _refresh(self, revision: int, payload: NodePayload) -> None:
         """Apply a later payload and answer."""

@@ -6,7 +6,7 @@ part between those is the production one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from random import Random
@@ -118,9 +118,7 @@ class EdgeHost:
         runtime = build_runtime(config, 1, None)
         self.links = Links(LinkLimits.of(runtime.config.edge.link))
         self.gate = WatchedGate(world, runtime, self.links, self.process)
-        self.state = EdgeState(
-            runtime, self.gate, self.links, world.clock, Random(f"edge {world.script.seed}")
-        )
+        self.state = EdgeState(runtime, self.gate, self.links, world.clock, Random(f"edge {world.script.seed}"))
         self.registrar = Registrar(self.state, self.links, self.process)
         self.service = EdgeService(self.state)
         self._ticker = Ticker(world.clock, self.process)
@@ -195,10 +193,8 @@ class NodeProgram:
     def instance_id(self) -> str:
         return self._identity.instance_id
 
-    def _make_session(self, stream: MessageStream, earlier: Relay | None) -> Session:
-        return Session(
-            stream, self._identity, self.router, self._world.clock, self.process, self._limits, earlier
-        )
+    def _make_session(self, stream: MessageStream, earlier: Sequence[Relay]) -> Session:
+        return Session(stream, self._identity, self.router, self._world.clock, self.process, self._limits, earlier)
 
     async def drain(self, limit_ms: int) -> None:
         """Shut down in order."""
@@ -212,8 +208,7 @@ class NodeProgram:
         await self._close()
 
     async def _close(self) -> None:
-        relay = self.dialer.relay
-        if relay is not None and relay.runs:
+        for relay in self.dialer.relays:
             idle = self.process.create_future()
             relay.when_idle(partial(idle.set_result, None))
             await idle

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from iop_fast._hot.frames import encode_frame
-from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.seams import MessageStream
+from iop_fast.wire import runtime_pb2 as pb
 from tests.sim.pipes import Lane, Pipe
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ class Network:
         if not world.edge.is_listening:
             raise ConnectionError("connection refused")
         self._dialled += 1
-        pipe = Pipe(
-            world.loop, delay_s=world.script.link_delay_s, window_bytes=world.script.link_window_bytes
-        )
+        pipe = Pipe(world.loop, delay_s=world.script.link_delay_s, window_bytes=world.script.link_window_bytes)
         self._forget_old()
         self.pipes.append((program, pipe))
         world.pipes.append(pipe)

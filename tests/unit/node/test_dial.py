@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import pytest
@@ -26,7 +26,7 @@ class Edge:
         self.away = ""
         self.attempts: list[float] = []
         self.streams: list[TestStream] = []
-        self.earlier: list[Relay | None] = []
+        self.earlier: list[Sequence[Relay]] = []
         self.dialer = Dialer(self.open, self.make, Backoff(Random(5), 100, 10_000), loop)
 
     async def open(self) -> MessageStream:
@@ -37,7 +37,7 @@ class Edge:
         self.streams[-1].end_reason = ""  # type: ignore[attr-defined]
         return self.streams[-1]
 
-    def make(self, stream: MessageStream, earlier: Relay | None) -> Session:
+    def make(self, stream: MessageStream, earlier: Sequence[Relay]) -> Session:
         self.earlier.append(earlier)
         identity = Identity("n1", "t", "i", "s", "h")
         return Session(
@@ -149,15 +149,25 @@ def test_an_edge_that_is_away_is_one_line(edge: Edge, caplog: pytest.LogCaptureF
     assert [record.getMessage() for record in caplog.records] == ["edge_unreachable"]
 
 
-def test_each_session_gets_the_relay_of_the_one_before(edge: Edge) -> None:
+def test_each_session_gets_the_relays_whose_runs_are_still_ending(edge: Edge) -> None:
+    """B10: also when the session in between ended before it had waited for them."""
     edge.start()
     edge.accept()
-    first = edge.dialer.relay
+    (first,) = edge.dialer.relays
+    edge.say(tunnel_frame(1, request()))
+    (run,) = edge.world.adapter().runs
+    run.clings = True
+    for _ in range(2):
+        edge.lose()
+        edge.pause_to_next()
+        edge.loop.settle()
+    assert edge.earlier == [(), (first,), (first,)]
+    run.end()
     edge.lose()
     edge.pause_to_next()
     edge.loop.settle()
-    assert edge.earlier == [None, first]
-    assert edge.dialer.relay is not first
+    assert edge.earlier[-1] == ()
+    assert len(edge.dialer.relays) == 1
 
 
 def test_stopping_ends_a_pause_an_attempt_and_a_session(edge: Edge) -> None:

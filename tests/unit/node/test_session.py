@@ -173,7 +173,7 @@ def test_the_next_session_waits_for_the_runs_of_the_one_before(world: NodeWorld)
     run.clings = True
     first.stream.end()
     ended(first)
-    second = world.session(earlier=first.session.relay)
+    second = world.session(first.session.relay)
     second.accept(payload(provider()), generation=4)
     second.loop.run_for(2)
     assert second.heard("ready_ack") == []
@@ -181,6 +181,37 @@ def test_the_next_session_waits_for_the_runs_of_the_one_before(world: NodeWorld)
     second.loop.settle()
     assert len(second.heard("ready_ack")) == 1
     assert len(world.adapters) == 1
+
+
+def test_the_runs_of_every_earlier_session_are_waited_for(world: NodeWorld) -> None:
+    """B10: a session that ended before it had waited leaves that to the next one."""
+    first, second = world.session(), world.session()
+    for talk, run_id in ((first, 1), (second, 2)):
+        talk.make_ready()
+        talk.open(run_id)
+        world.adapter().runs[-1].clings = True
+        talk.session.close("test")
+    third = world.session(first.session.relay, second.session.relay)
+    third.accept(payload(provider()))
+    for run in world.adapter().runs:
+        third.loop.run_for(1)
+        assert third.heard("ready_ack") == []
+        run.end()
+    third.loop.settle()
+    assert len(third.heard("ready_ack")) == 1
+
+
+def test_a_session_that_ends_while_it_waits_for_old_runs_keeps_no_timer(world: NodeWorld) -> None:
+    first = world.session()
+    first.make_ready()
+    first.open(1)
+    world.adapter().runs[0].clings = True
+    first.session.close("test")
+    second = world.session(first.session.relay)
+    second.accept(payload(provider()))
+    second.session.close("test")
+    second.loop.settle()
+    assert [timer for timer in world.loop._scheduled if not timer.cancelled()] == []  # type: ignore[attr-defined]
 
 
 def test_old_runs_that_never_end_hold_the_next_session_back_for_a_limit(
@@ -191,7 +222,7 @@ def test_old_runs_that_never_end_hold_the_next_session_back_for_a_limit(
     first.open(1)
     world.adapter().runs[0].clings = True
     first.session.close("test")
-    second = world.session(earlier=first.session.relay)
+    second = world.session(first.session.relay)
     second.accept(payload(provider()))
     second.loop.run_for(4.9)
     assert second.heard("ready_ack") == []
@@ -323,7 +354,7 @@ def test_the_same_payload_in_the_next_session_replaces_nothing(world: NodeWorld)
     registry = world.router.current
     first.stream.end()
     ended(first)
-    second = world.session(earlier=first.session.relay)
+    second = world.session(first.session.relay)
     second.accept(payload(provider()), revision=9, generation=4)
     (frame,) = second.heard("ready_ack")
     assert (frame.ready_ack.generation, frame.ready_ack.payload_revision) == (4, 9)
@@ -577,7 +608,7 @@ def test_a_session_that_closes_while_a_payload_is_applied_does_not_say_ready(wor
     assert talk.heard("ready_ack") == []
     assert world.router.current.payload is None
     assert world.adapters[0].is_closed
-    second = world.session(earlier=talk.session.relay)
+    second = world.session(talk.session.relay)
     second.make_ready()
 
 

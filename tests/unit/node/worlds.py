@@ -176,7 +176,7 @@ class NodeWorld:
         """The newest adapter of an endpoint."""
         return next(made for made in reversed(self.adapters) if made.settings.endpoint == endpoint)
 
-    def session(self, earlier: Relay | None = None, **limits: Any) -> Talk:
+    def session(self, *earlier: Relay, **limits: Any) -> Talk:
         """Start a session; returns the Edge's end of it."""
         return Talk(self, earlier, SessionLimits(pace_ns=0, **limits))
 
@@ -184,7 +184,7 @@ class NodeWorld:
 class Talk:
     """The Edge's end of one session, driven by the test."""
 
-    def __init__(self, world: NodeWorld, earlier: Relay | None, limits: SessionLimits) -> None:
+    def __init__(self, world: NodeWorld, earlier: Sequence[Relay], limits: SessionLimits) -> None:
         self.world = world
         self.loop = world.loop
         self.stream = TestStream()
