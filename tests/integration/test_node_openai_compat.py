@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import hashlib
 import random
@@ -626,6 +627,40 @@ async def test_connections_are_kept_and_used_again() -> None:
         for sink in sinks:
             await sink.finished()
         assert backend.connections == 20
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.05])
+@on_uvloop
+async def test_what_a_server_says_unasked_is_never_the_next_answer(later_s: float) -> None:
+    spoken = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.respond(OK_JSON)
+        await asyncio.sleep(later_s)
+        with contextlib.suppress(EOFError):
+            await exchange.respond(b"someone else's")
+        spoken.set()
+
+    async with FakeBackend(script) as backend, bench(backend.url) as node:
+        assert (await node.run()).body == OK_JSON
+        await spoken.wait()
+        await asyncio.sleep(0.05)  # let it arrive; there is nothing to see it by
+        backend.script = answer(OK_JSON)
+        sink = await node.run()
+        assert (sink.body, sink.status) == (OK_JSON, RunEnd.OK)
+        assert backend.connections == 2
+
+
+@on_uvloop
+async def test_interim_answers_are_passed_over() -> None:
+    pieces = [
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    ]
+    async with FakeBackend(raw(pieces, 0.02)) as backend, bench(backend.url) as node:
+        sink = await node.run()
+        assert sink.head == (200, b"OK", [(b"Content-Length", b"2")])
+        assert (sink.body, sink.status) == (b"ok", RunEnd.OK)
 
 
 @on_uvloop

@@ -67,11 +67,18 @@ class Connector(aiohttp.TCPConnector):
         traces: list[Trace],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's signature
     ) -> Connection:
-        """Return a connection, from the pool or new."""
-        connection = await super().connect(req, traces, timeout)
-        protocol = connection.protocol
-        assert protocol is not None, "a connection without its protocol"
-        is_reused = protocol in self._seen
+        """Return a connection, from the pool or new.
+
+        One on which the server spoke unasked is not used again: what it said would be taken for the next answer.
+        """
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            protocol = connection.protocol
+            assert protocol is not None, "a connection without its protocol"
+            is_reused = protocol in self._seen
+            if not is_reused or not protocol.should_close:
+                break
+            connection.close()
         self._seen.add(protocol)
         CURRENT.get().on_connected(connection, is_reused)
         return connection

@@ -45,7 +45,9 @@ class EchoRefusal(Exception):
 
 
 def make_native(settings: AdapterSettings, surroundings: Surroundings) -> Adapter:
-    """Make the adapter of a native_models entry."""
+    """Make the adapter of a native_models entry; raise BrokenAdapter."""
+    if settings.options:
+        raise BrokenAdapter(f"options: expected none, got {', '.join(name for name, _ in settings.options)}")
     model = surroundings.native_models.get(settings.profile)
     if model is None:
         raise BrokenAdapter(f"native_models of the Node's file has no entry {settings.profile!r}")

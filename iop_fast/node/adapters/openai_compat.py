@@ -29,6 +29,8 @@ SKIP_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 
 def make_openai_compat(settings: AdapterSettings, surroundings: Surroundings) -> Adapter:
     """Make the adapter of an OpenAI-compatible backend; raise BrokenAdapter."""
+    if settings.options:
+        raise BrokenAdapter(f"options: expected none, got {', '.join(name for name, _ in settings.options)}")
     place, text = "endpoint", settings.endpoint
     if settings.endpoint_env:
         place = f"variable {settings.endpoint_env} of the Node's environment (endpoint_env)"

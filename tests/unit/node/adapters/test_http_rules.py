@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import ssl
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,7 @@ ENVIRON = {"URL": "http://h:1/v1", "BAD": "h:1", "KEY": "k", "EMPTY": " ", "ODD"
             {"endpoint": "", "endpoint_env": "BAD"},
             "variable BAD of the Node's environment (endpoint_env): expected a URL",
         ),
+        ({"options": (("a", "b"), ("c", "d"))}, "options: expected none, got a, c"),
         ({"endpoint": "nonsense"}, "endpoint: expected a URL"),
         ({"api_key_env": "NONE"}, "variable NONE of the Node's environment (api_key_env) is not set"),
         ({"api_key_env": "EMPTY"}, "variable EMPTY of the Node's environment (api_key_env) is not set"),
@@ -134,7 +136,7 @@ ENVIRON = {"URL": "http://h:1/v1", "BAD": "h:1", "KEY": "k", "EMPTY": " ", "ODD"
     ],
 )
 def test_a_backend_that_cannot_be_used_as_configured_is_broken_with_the_reason(
-    changes: dict[str, str], reason: str
+    changes: dict[str, Any], reason: str
 ) -> None:
     """B17: an unset or empty variable breaks its provider; values are never repeated."""
     with VirtualLoop() as loop:
