@@ -158,12 +158,12 @@ class World:
         self.admission.drain(self.now_ns)
 
     def reconfigure(self, plan: Plan) -> None:
+        before, self.plan = self.plan, plan  # owners called inside the step already live under the new plan
         try:
             self.admission.reconfigure(self.now_ns, plan)
         except ValueError:
+            self.plan = before
             self.see("plan refused")
-        else:
-            self.plan = plan
 
     def node_ready(self, node: str, generation: int, healthy: dict[str, bool]) -> None:
         accepted = self.admission.node_ready(self.now_ns, node, generation, healthy)
