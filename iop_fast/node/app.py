@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import socket
 import stat
@@ -225,6 +226,7 @@ async def run_node(config_path: Path) -> int:
     except StartError as error:
         print(f"iop node: {error}", file=sys.stderr)
         return EXIT_REFUSED
+    raise_file_limit()
     signals = Signals(asyncio.get_running_loop())
     try:
         node = Node(loaded.config, token)
@@ -274,3 +276,13 @@ def tune_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def raise_file_limit() -> None:
+    """Allow as many open files as the system lets this process have: each connection to a provider is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:
+            log.warning("file_limit_kept", soft=soft, hard=hard, error=error)

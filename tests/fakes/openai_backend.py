@@ -133,6 +133,8 @@ class Peer(asyncio.Protocol):
 
     def reset(self) -> None:
         """Close with RST instead of FIN."""
+        if self.gone.is_set():
+            return
         sock = self.transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()

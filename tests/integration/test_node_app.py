@@ -21,7 +21,7 @@ from iop_fast.node.app import Node
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.options import RUN_WINDOW_BYTES
 from tests.fakes.fake_edge import FakeEdge, FakeLink
-from tests.fakes.openai_backend import FakeBackend, OpenAIScript, answer, raw, sse
+from tests.fakes.openai_backend import Exchange, FakeBackend, OpenAIScript, answer, raw, sse
 from tests.integration.node_bench import (
     adapter_settings,
     on_uvloop,
@@ -32,6 +32,7 @@ from tests.integration.node_bench import (
 
 RunEnd = pb.RunEnd
 OK_JSON = b'{"ok":true}'
+CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def payload(*providers: ProviderPayload, drain_limit_ms: int = 0) -> NodePayload:
@@ -176,6 +177,43 @@ async def test_a_cancel_closes_the_providers_connection() -> None:
         assert (await run.ended()).status == RunEnd.CANCELLED
         async with asyncio.timeout(2):
             await backend.requests[0].closed.wait()
+
+
+@on_uvloop
+async def test_nothing_is_left_of_runs_that_came_and_went() -> None:
+    """B01: cut at every moment, refused, failed and whole ones, round after round: no task, file or run stays."""
+    chance = random.Random(4)
+    print("seed 4")
+
+    async def script(exchange: Exchange) -> None:
+        await asyncio.sleep(chance.choice((0, 0, 0.02)))
+        kind = chance.randrange(4)
+        if kind == 0:
+            exchange.reset()
+        elif kind == 1:
+            await raw([CHUNKED_HEAD, b"5\r\nhello\r\n"], 0.005)(exchange)
+        else:
+            await OpenAIScript(words=5, chunk_delay_s=0.004)(exchange)
+
+    async with FakeEdge() as edge, FakeBackend(script) as backend, node_of(edge) as node:
+        link = await ready(edge, payload(provider_payload("p1", backend.url), echo_provider()))
+        body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "a b c"}]}).encode()
+        counts: list[tuple[int, int]] = []
+        for _ in range(4):
+            runs = []
+            for _ in range(40):
+                runs.append(link.open(tunnel(body, provider_id=chance.choice(("p1", "p1", "echo", "none")))))
+                await asyncio.sleep(chance.choice((0, 0, 0.001, 0.004)))
+                if chance.random() < 0.5:
+                    chance.choice(runs).cancel()
+            for run in runs:
+                await run.ended()
+            assert not any(relay.runs for relay in node.dialer.relays)
+            await until(lambda: backend.running == 0, "the server runs nothing")
+            # Connections of the pool stay open for a while; the server's ends of them are in this process too.
+            files = len(os.listdir("/dev/fd")) - 2 * backend.open_connections
+            counts.append((len(asyncio.all_tasks()) - backend.open_connections, files))
+        assert max(counts[1:]) <= counts[0]
 
 
 @on_uvloop

@@ -79,7 +79,10 @@ class Connector(aiohttp.TCPConnector):
             if not is_reused or not protocol.should_close:
                 break
             connection.close()
-        self._seen.add(protocol)
+        if not is_reused:
+            self._seen.add(protocol)
+            if protocol.closed is not None:
+                protocol.closed.add_done_callback(take_note)
         CURRENT.get().on_connected(connection, is_reused)
         return connection
 
@@ -322,13 +325,17 @@ def reason_of(response: aiohttp.ClientResponse) -> bytes:
     return (response.reason or "").encode("utf-8", "surrogateescape")
 
 
+def take_note(closed: asyncio.Future[None]) -> None:
+    """Look at how a connection was lost; an error that nobody looks at is logged as one that was missed."""
+    if not closed.cancelled():
+        closed.exception()
+
+
 @contextmanager
 def broken_with(protocol: ResponseHandler | None, content: aiohttp.StreamReader) -> Iterator[None]:
     """Break a body off when its connection is closed under it: aiohttp leaves that out where the framing is wrong."""
 
-    def on_closed(closed: asyncio.Future[None] | None) -> None:
-        if closed is not None and not closed.cancelled():
-            closed.exception()
+    def on_closed(_: asyncio.Future[None] | None) -> None:
         if not content.is_eof() and content.exception() is None:
             content.set_exception(aiohttp.ClientPayloadError("the connection was closed"))
 
