@@ -31,7 +31,6 @@ from urllib.parse import unquote
 import grpc
 from grpc import aio
 
-from iop_fast.seams import MessageStream
 from iop_fast.wire.health import HealthService
 from iop_fast.wire.listening import bind_all
 from iop_fast.wire.options import LINK_WINDOW_BYTES, MAX_MESSAGE_BYTES, channel_options, server_options
@@ -335,8 +334,3 @@ async def serve(
     server = GrpcServer(on_stream, window_bytes)
     await server.start(address, credentials)
     return server
-
-
-def _check_protocol(edge: EdgeStream, node: NodeStream) -> tuple[MessageStream, MessageStream]:
-    """For the type checker: both ends are MessageStreams."""
-    return edge, node

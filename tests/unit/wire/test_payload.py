@@ -7,7 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iop_fast.config.payload import AdapterSettings, NodePayload, ProviderPayload, RuntimeSettings, TimeoutSettings
@@ -76,6 +76,7 @@ def frames_of(entries: list[bytes]) -> list[pb.Frame]:
 
 
 @given(payloads)
+@settings(deadline=None)
 def test_a_payload_reads_back_equal(payload: NodePayload) -> None:
     encoded = encode_payload(payload)
     assert decode_payload(encoded.data) == payload
@@ -83,6 +84,7 @@ def test_a_payload_reads_back_equal(payload: NodePayload) -> None:
 
 
 @given(payloads, st.randoms())
+@settings(deadline=None)
 def test_equal_payloads_give_equal_bytes(payload: NodePayload, rng: random.Random) -> None:
     def shuffled(adapter: AdapterSettings) -> AdapterSettings:
         options = list(adapter.options)
