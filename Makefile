@@ -1,11 +1,16 @@
-# Verbs: up build debug test smoke bench bench-load lint types cov proto check clean. Each one installs what it needs into .venv.
+# Verbs: up build debug test sim soak-core exhaust mutants smoke bench bench-load lint types cov proto check clean. Each one installs what it needs into .venv.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 MODEL ?= smollm2
+SEEDS ?= 2000
+FIRST ?= 0
 SOURCES := setup.py $(wildcard src_pyx/*.pyx) $(shell find iop_fast -name '*.pxd')
 
-.PHONY: up build debug test smoke bench bench-load lint types cov proto check clean
+STEPS ?= 200000
+DEPTH ?= 6
+
+.PHONY: up build debug test sim soak-core exhaust mutants smoke bench bench-load lint types cov proto check clean
 
 # The interpreter and pip.
 $(VENV)/.made:
@@ -49,12 +54,28 @@ debug: $(VENV)/.dev
 test: $(VENV)/.built
 	$(PY) -m pytest
 
+## Worlds of an Edge and its Nodes from seeds, under faults, on virtual time; `make test` runs the first few.
+sim: $(VENV)/.built
+	$(PY) -m tests.sim.run --seeds $(SEEDS) --first $(FIRST)
+
+## The admission core against its plain-Python model: random steps from a seed (printed; SEED= repeats a run).
+soak-core: $(VENV)/.built
+	$(PY) -m tests.soak.core $(STEPS) $(SEED)
+
+## The same in a small world, every interleaving up to DEPTH steps.
+exhaust: $(VENV)/.built
+	$(PY) -m tests.soak.exhaust $(DEPTH)
+
+## Hand-made faults in the core, each built apart: the fast tests must kill every one.
+mutants: $(VENV)/.built
+	$(PY) -m tests.mutants.core
+
 smoke: $(VENV)/.built
 	scripts/e2e-provider-capacity-smoke.sh
 
 bench: $(VENV)/.built
 	$(PY) -m pytest benchmarks --benchmark-only --benchmark-columns=min,median,ops --override-ini python_files='bench_*.py' --override-ini timeout=0
-	$(PY) benchmarks/core_ratios.py
+	$(PY) -m benchmarks.core_ratios
 	$(PY) -m benchmarks.load.run --only requests --connections 32 --rounds 3
 
 ## End to end: direct, HAProxy and Edge + Node in one run (needs haproxy).
