@@ -392,6 +392,20 @@ cdef const uint8_t *_take_text(JsonString *s, const uint8_t *p, const uint8_t *e
     return _take_wide(s, p, end)
 
 
+cdef void open_string(JsonString *s, uint32_t limit) noexcept:
+    s.limit = limit
+    s.max_characters = 0
+    s.is_strict = False
+    s.status = STRING_OPEN
+    s.length = 0
+    s.characters = 0
+    s.is_cut = False
+    s.is_lone = False
+    s.units = 0
+    s.place = IN_TEXT
+    s.high = 0
+
+
 cdef const uint8_t *take_string(JsonString *s, const uint8_t *p, const uint8_t *end) noexcept:
     while p < end and s.status == STRING_OPEN:
         if s.place == IN_TEXT:

@@ -41,21 +41,8 @@ cdef struct JsonString:
     uint8_t lowest            # bounds of a character's next byte
     uint8_t highest
 
-
-cdef inline void open_string(JsonString *s, uint32_t limit) noexcept:
-    """Begin a string behind its opening quote."""
-    s.limit = limit
-    s.max_characters = 0
-    s.is_strict = False
-    s.status = STRING_OPEN
-    s.length = 0
-    s.characters = 0
-    s.is_cut = False
-    s.is_lone = False
-    s.units = 0
-    s.place = IN_TEXT
-    s.high = 0
-
+# Begin a string behind its opening quote, of which `limit` bytes are kept.
+cdef void open_string(JsonString *s, uint32_t limit) noexcept
 
 # Take bytes up to and with the closing quote, or to the end of the piece. Returns where it stopped: behind the quote,
 # at `end`, or at the byte at fault; `status` says which.

@@ -329,6 +329,17 @@ def test_a_document_that_is_text_counts_as_text() -> None:
         assert part_tokens({"source": source, "type": "document"}) == estimate_tokens(TEXT * 9)
 
 
+def test_nothing_else_inside_a_source_counts() -> None:
+    source = {"type": "base64", "data": BASE64, "extra": {"text": TEXT, "data": [TEXT]}, "media_type": TEXT}
+    assert part_tokens({"type": "document", "source": source}) == FILE_TOKENS
+    assert part_tokens({"type": "document", "source": [TEXT]}) == FILE_TOKENS
+
+
+def test_a_type_is_compared_whole() -> None:
+    for name in ("image_url" + "x" * 30, "image_urls", "image_ur", "Image_url", ""):
+        assert part_tokens({"type": name, "text": TEXT}) == estimate_tokens(TEXT)
+
+
 def test_absent_media_written_as_null_is_absent() -> None:
     part = {"type": "text", "text": TEXT, "image_url": None, "input_audio": None, "file": None}
     assert part_tokens(part) == estimate_tokens(TEXT)

@@ -18,7 +18,7 @@ VALUES_TAKEN = [
     b"0", b"-0", b"0.0", b"-0.0", b"1", b"-1", b"10", b"1234567890", b"0.1", b"1.05", b"0e1", b"0E1", b"0e+1",
     b"1e-1",
     b"1E+2", b"1.5e300", b"123.456e-78", b"-0.000000000000000000000000000001", b"1e999999", b"-1e-999999",
-    b"9" * 5000, b"0." + b"1" * 5000, b"1e" + b"0" * 5000, b"18446744073709551616",
+    b"9" * 500, b"0." + b"1" * 500, b"1e" + b"0" * 500, b"18446744073709551616",
     # literals
     b"true", b"false", b"null",
     # strings and escapes
@@ -109,7 +109,7 @@ def outcome(*pieces: bytes) -> tuple[str, int] | None:
 
 def outcomes_of_splits(body: bytes) -> set[tuple[str, int] | None]:
     """Outcomes of the whole body, of every cut in two (of long bodies: near the ends), and of single bytes."""
-    cuts = [cut for cut in range(len(body) + 1) if cut < 300 or len(body) - cut < 300]
+    cuts = [cut for cut in range(len(body) + 1) if cut < 100 or len(body) - cut < 100]
     found = {outcome(body[:cut], body[cut:]) for cut in cuts}
     return found | {outcome(body), outcome(*(body[at : at + 1] for at in range(len(body))))}
 

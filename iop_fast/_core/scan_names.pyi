@@ -1,0 +1,1 @@
+"""Names in request bodies, for compiled code: see scan_names.pxd."""
