@@ -21,6 +21,7 @@ stream. A Node that abandons a stream closes its direction first, so that what i
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -51,6 +52,10 @@ STOP_LIMIT_S = 3.0
 STATUS_LAYERS = re.compile(r"^(?:[A-Z_]+: |ipv[46]:\S+: )+")
 
 OnStream = Callable[["EdgeStream", str], Awaitable[None]]
+
+# A server that could not be bound logs itself at debug level while it is being deallocated: a handler that keeps the
+# record, or formats it late, then uses freed memory.
+logging.getLogger("grpc._cython.cygrpc").setLevel(logging.INFO)
 
 # Tasks that nobody waits for; the event loop itself holds them weakly.
 _detached: set[asyncio.Task[Any]] = set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import signal
 import socket
 import subprocess
@@ -147,6 +149,21 @@ def test_an_address_that_cannot_be_had_is_said_plainly(address: str, error: type
             await streams.serve(address, echo)
 
     uvloop.run(main())
+
+
+def test_a_refused_address_is_harmless_beside_debug_logging(caplog: pytest.LogCaptureFixture) -> None:
+    """gRPC's server would log itself while it is being freed, and whoever keeps the record crashes the process."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            with pytest.raises(OSError, match="Address already in use"):
+                await streams.serve(address, echo)
+
+    with caplog.at_level(logging.DEBUG):
+        uvloop.run(main())
+        gc.collect()
+    assert not [record for record in caplog.records if "__dealloc__" in record.message]
 
 
 def test_addresses_split() -> None:
