@@ -21,6 +21,8 @@ from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.liveness import NS_PER_S
 
 HOLD_NS = 2 * NS_PER_S
+# Of a Node's words on why, this much is kept.
+REASON_CHARS_MAX = 512
 
 
 class Report(NamedTuple):
@@ -46,19 +48,24 @@ def is_healthy(file_health: str, is_up: bool) -> bool:
 
 
 class ProviderHealth:
-    """The reports of one session and the verdict on each provider. `on_change` maps provider ids to `is_up`."""
+    """The reports of one session and the verdict on each provider. `on_change` maps provider ids to `is_up`.
 
-    __slots__ = ("_clock", "_hold_ns", "_loop", "_on_change", "_reports", "_rising", "_timer", "_up")
+    `known` are the ids of the Node's providers: what a peer says about others is not kept.
+    """
+
+    __slots__ = ("_clock", "_hold_ns", "_known", "_loop", "_on_change", "_reports", "_rising", "_timer", "_up")
 
     def __init__(
         self,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
+        known: frozenset[str],
         on_change: Callable[[Mapping[str, bool]], None],
         hold_ns: int = HOLD_NS,
     ) -> None:
         self._clock = clock
         self._loop = loop
+        self._known = known
         self._on_change = on_change
         self._hold_ns = hold_ns
         self._reports: dict[str, Report] = {}
@@ -70,14 +77,14 @@ class ProviderHealth:
 
     def start(self, states: Iterable[pb.ProviderState]) -> None:
         """Take the reports of the ready ack: they count at once and `on_change` is not called."""
-        for provider_id, report in read_states(states):
+        for provider_id, report in self._read(states):
             self._reports[provider_id] = report
             self._up[provider_id] = report.state == "up"
 
     def report(self, states: Iterable[pb.ProviderState]) -> None:
         """Take later reports; providers not named keep theirs. What went down is handed on in one `on_change`."""
         fallen: dict[str, bool] = {}
-        for provider_id, report in read_states(states):
+        for provider_id, report in self._read(states):
             self._reports[provider_id] = report
             if report.state != "up":
                 self._rising.pop(provider_id, None)
@@ -103,6 +110,13 @@ class ProviderHealth:
         self._rising.clear()
         self._set_timer()
 
+    def _read(self, states: Iterable[pb.ProviderState]) -> Iterable[tuple[str, Report]]:
+        """Read wire states; one this build does not know is not UP and keeps its number as its name."""
+        for state in states:
+            if state.provider_id in self._known:
+                name = STATE_NAMES.get(state.state, f"state_{state.state}")
+                yield state.provider_id, Report(name, state.reason[:REASON_CHARS_MAX])
+
     def _set_timer(self) -> None:
         """Keep the timer exactly while something rises; one that fires early for a newer first is harmless."""
         if self._timer is not None and not self._rising:
@@ -122,9 +136,3 @@ class ProviderHealth:
         self._set_timer()
         if risen:
             self._on_change(risen)
-
-
-def read_states(states: Iterable[pb.ProviderState]) -> Iterable[tuple[str, Report]]:
-    """Read wire states; one this build does not know is not UP and keeps its number as its name."""
-    for state in states:
-        yield state.provider_id, Report(STATE_NAMES.get(state.state, f"state_{state.state}"), state.reason)

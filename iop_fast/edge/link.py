@@ -122,7 +122,9 @@ class NodeLink(LinkRuns):
         outbox = Outbox(stream, edge.clock, loop, on_closed=self._on_unwritable)
         super().__init__(session.node_id, session.generation, outbox, links.counters)
         self.session = session
-        self.health = ProviderHealth(edge.clock, loop, self._on_health, limits.health_hold_ns)
+        providers = edge.runtime.payloads[session.node_id].providers
+        known = frozenset(provider.id for provider in providers)
+        self.health = ProviderHealth(edge.clock, loop, known, self._on_health, limits.health_hold_ns)
         self.silence = Silence(edge.clock, loop, self._on_silent, limits.silence_ns)
         self.pushes = PushBook(session.payload_revision, loop)
         self.accepted_at_ns = edge.clock.now_ns()
@@ -156,7 +158,7 @@ class NodeLink(LinkRuns):
     @property
     def is_up(self) -> bool:
         """True while runs may be opened: their leases were granted for this very session."""
-        return self._state is LinkState.READY or self._state is LinkState.DRAINING
+        return self._was_candidate and self._state is not LinkState.CLOSED
 
     @property
     def is_closed(self) -> bool:
@@ -209,10 +211,12 @@ class NodeLink(LinkRuns):
             runs=self.run_count,
             address=self.session.address,
         )
-        if self._was_candidate:
-            self._edge.gate.node_down(self.node_id, self.generation)
-        self._lose_runs()
-        self.pushes.stop()
+        try:
+            if self._was_candidate:
+                self._edge.gate.node_down(self.node_id, self.generation)
+        finally:
+            self._lose_runs()
+            self.pushes.stop()
 
     def _move(self, event: LinkEvent) -> None:
         """Change the state as the table says; a move that it does not have is a bug of ours."""
@@ -298,6 +302,7 @@ class NodeLink(LinkRuns):
             )
             return
         self._move(LinkEvent.ACKED)
+        self._was_candidate = True
         self.ready_at_ns = self._edge.clock.now_ns()
         self.pushes.on_ready()
         self.health.start(ack.providers)
@@ -313,7 +318,6 @@ class NodeLink(LinkRuns):
             software=self.session.software,
         )
         self._links.note_ready()
-        self._was_candidate = True
         if not self._edge.gate.node_ready(self.node_id, self.generation, verdicts):
             raise RuntimeError(f"{self!r}: admission knows a newer generation")
         self.push_if_changed()
@@ -361,7 +365,7 @@ class NodeLink(LinkRuns):
         if self._was_candidate:
             self._edge.gate.node_draining(self.node_id, self.generation)
 
-    # Health, heartbeats, reconciliation.
+    # Health and heartbeats.
 
     def _report(self, states: Sequence[pb.ProviderState]) -> None:
         """Take provider states; before the ready ack they mean nothing, it brings them all."""

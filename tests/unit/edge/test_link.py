@@ -520,6 +520,8 @@ def test_a_node_that_drains_before_its_ack_never_becomes_ready(world: LinkWorld)
     peer.send(pb.Frame(draining=pb.Draining()))
     peer.ack()
     assert world.row().link == "offline"
+    assert peer.link is not None
+    assert (peer.link.state, peer.link.is_up) == (LinkState.DRAINING, False)
 
 
 def test_an_edge_that_drains_says_so(world: LinkWorld) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from iop_fast.edge.health import UNREPORTED, ProviderHealth, Report, is_healthy
+from iop_fast.edge.health import REASON_CHARS_MAX, UNREPORTED, ProviderHealth, Report, is_healthy
 from iop_fast.wire import runtime_pb2 as pb
 from tests.unit.edge.worlds import VirtualLoop
 
@@ -31,7 +31,10 @@ def changes() -> list[tuple[float, Mapping[str, bool]]]:
 @pytest.fixture
 def health(loop: VirtualLoop, changes: list[tuple[float, Mapping[str, bool]]]) -> ProviderHealth:
     start = loop.time()
-    return ProviderHealth(loop.clock, loop, lambda change: changes.append((round(loop.time() - start, 3), change)))
+    known = frozenset("abc")
+    return ProviderHealth(
+        loop.clock, loop, known, lambda change: changes.append((round(loop.time() - start, 3), change))
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,3 +126,19 @@ def test_stop_forgets_what_rises(loop: VirtualLoop, health: ProviderHealth, chan
     health.stop()
     loop.run_for(5)
     assert changes == []
+
+
+def test_what_is_said_about_others_is_not_kept(
+    loop: VirtualLoop, health: ProviderHealth, changes: list[object]
+) -> None:
+    health.start([state(f"x{number}", State.UP) for number in range(10)])
+    health.report([state(f"y{number}", State.UP) for number in range(10)])
+    loop.run_for(5)
+    assert changes == []
+    assert health.last_report("x1") == UNREPORTED
+    assert not health.is_up("x1")
+
+
+def test_a_long_reason_is_cut(health: ProviderHealth) -> None:
+    health.report([state("a", State.BROKEN, "x" * 100_000)])
+    assert len(health.last_report("a").reason) == REASON_CHARS_MAX
