@@ -105,6 +105,11 @@ class ProviderHealth:
         """The last report, held or not, for people."""
         return self._reports.get(provider_id, UNREPORTED)
 
+    @property
+    def reports(self) -> Mapping[str, Report]:
+        """The last report on every provider that was reported on, for people."""
+        return self._reports
+
     def stop(self) -> None:
         """Forget what is rising. Idempotent."""
         self._rising.clear()

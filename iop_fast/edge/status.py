@@ -90,6 +90,7 @@ def node_status(edge: EdgeState, node: Node, link: NodeLink | None) -> dict[str,
             "link": "offline",
             "session": None,
             "payload": {"revision": current, "sent": None, "observed": None, "pending": False, "error": ""},
+            "providers": [],
         }
     session = link.session
     now_ns = edge.clock.now_ns()
@@ -115,6 +116,10 @@ def node_status(edge: EdgeState, node: Node, link: NodeLink | None) -> dict[str,
             "pending": link.pushes.is_pending,
             "error": link.pushes.error,
         },
+        "providers": [
+            {"provider_id": provider_id, "state": report.state, "reason": report.reason}
+            for provider_id, report in link.health.reports.items()
+        ],
     }
 
 

@@ -102,6 +102,8 @@ def test_health_says_why(world: LinkWorld) -> None:
     peer.send(pb.Frame(provider_states=pb.ProviderStates(providers=[state])))
     health = look(world)["providers"][0]["health"]
     assert health == {"healthy": False, "file": "auto", "reported": "unreachable", "reason": "connection refused"}
+    reported = [{"provider_id": "p1", "state": "unreachable", "reason": "connection refused"}]
+    assert [node["providers"] for node in look(world)["nodes"]] == [reported, []]
     peer.report(p1=pb.ProviderState.UP)
     health = look(world)["providers"][0]["health"]
     assert (health["healthy"], health["reason"]) == (False, "up again, not for long enough yet")
