@@ -108,14 +108,22 @@ class Dialer:
     async def _dial_until_stopped(self) -> None:
         while not self._is_stopping:
             try:
-                stream = await self._open_stream()
-            except ConnectionError as error:
-                self._say("edge_unreachable", str(error))
-                await self._pause(self._backoff.after_failure())
-                continue
-            end = await self._serve(stream)
+                pause_ms = await self._attempt()
+            except Exception as error:  # noqa: BLE001 - a bug in one attempt must not leave the Node away for ever
+                log.failure("attempt_failed", error)
+                pause_ms = self._backoff.after_failure()
             if not self._is_stopping:
-                await self._pause(self._pause_after(stream, end))
+                await self._pause(pause_ms)
+
+    async def _attempt(self) -> float:
+        """Dial and run one session; return the pause before the next, in milliseconds."""
+        try:
+            stream = await self._open_stream()
+        except ConnectionError as error:
+            self._say("edge_unreachable", str(error))
+            return self._backoff.after_failure()
+        end = await self._serve(stream)
+        return 0.0 if self._is_stopping else self._pause_after(stream, end)
 
     async def _serve(self, stream: MessageStream) -> SessionEnd:
         """Run one session on a stream."""

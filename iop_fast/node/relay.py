@@ -248,6 +248,7 @@ class Run:
         """Say the end and be forgotten."""
         assert self._end is not None, "a run ends without an end"
         self._move(event)
+        self._upstream = None  # it holds this run as its sink
         end = self._end
         if end.usage is None and self._usage is not None:
             end = end._replace(usage=self._usage.result())

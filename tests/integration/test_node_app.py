@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import random
@@ -214,6 +215,41 @@ async def test_nothing_is_left_of_runs_that_came_and_went() -> None:
             files = len(os.listdir("/dev/fd")) - 2 * backend.open_connections
             counts.append((len(asyncio.all_tasks()) - backend.open_connections, files))
         assert max(counts[1:]) <= counts[0]
+
+
+@on_uvloop
+async def test_finished_runs_hold_no_cycles() -> None:
+    """Memory of an answered run is free when it ends: nothing of it waits for a collection."""
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.request.target.endswith(b"/drops"):
+            exchange.close()
+        else:
+            await sse([b"data: 1\n\n", b"data: [DONE]\n\n"])(exchange)
+
+    async with FakeEdge() as edge, FakeBackend(script) as backend, node_of(edge):
+        link = await ready(edge, payload(provider_payload("p1", backend.url), echo_provider()))
+
+        async def round_of_runs() -> None:
+            for path in (b"/v1/answers", b"/v1/drops"):
+                await link.open(tunnel(path=path)).ended()
+            await link.open(tunnel(provider_id="echo")).ended()
+
+        await round_of_runs()
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for _ in range(5):
+                await round_of_runs()
+            await asyncio.sleep(0.05)
+            gc.collect()
+            left = [type(each) for each in gc.garbage if type(each).__module__.startswith("iop_fast.node")]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+        assert left == []
 
 
 @on_uvloop

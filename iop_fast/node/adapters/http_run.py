@@ -16,7 +16,7 @@ A failed connect ends the run with CONNECT_FAILED and makes the backend unreacha
 run out of something. An answer, whatever it is, never changes the backend's health.
 
 Ending. The task's end is the run's end: `_on_done` is the one place that calls `on_end`. Who wants the run gone
-(`cancel`, the watchdog) leaves a verdict, cuts the connection and cancels the task.
+(`cancel`, the watchdog) leaves a verdict, cuts the connection and cancels the task. A run that is over holds no cycle.
 """
 
 from __future__ import annotations
@@ -171,8 +171,11 @@ class HttpRun:
     # The request.
 
     async def _exchange(self) -> End:
-        CURRENT.set(self)
-        response = await self._send()
+        token = CURRENT.set(self)
+        try:
+            response = await self._send()
+        finally:
+            CURRENT.reset(token)
         if isinstance(response, End):
             return response
         try:
@@ -298,7 +301,8 @@ class HttpRun:
         self._task.cancel()
 
     def _on_done(self, task: asyncio.Task[End]) -> None:
-        self._watchdog.hold()
+        self._watchdog.close()
+        self._upload.close()
         end = self._verdict
         if end is None:
             error = asyncio.CancelledError("cancelled by nobody") if task.cancelled() else task.exception()

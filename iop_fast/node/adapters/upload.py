@@ -32,6 +32,7 @@ class Upload:
         self._fed_bytes = 0
         self._reported_bytes = 0
         self._is_complete = False
+        self._is_closed = False
         self._waiter: asyncio.Future[None] | None = None
         self.can_replay = True
 
@@ -40,11 +41,19 @@ class Upload:
         self._fed_bytes += len(piece)
         if self._is_complete or self._fed_bytes > self._length or (complete and self._fed_bytes < self._length):
             raise ValueError(f"expected a body of {self._length} bytes, got {self._fed_bytes}")
-        if piece:
+        if piece and not self._is_closed:
             self._pieces.append(piece)
         self._is_complete = complete
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def close(self) -> None:
+        """Drop what is left and let go of whoever listened. Idempotent; what is fed afterwards is only counted."""
+        self._pieces.clear()
+        self._is_closed = True
+        self.can_replay = False
+        self._on_written = ignore
+        self._on_end = ignore
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         position = index = 0
@@ -73,3 +82,7 @@ class Upload:
             return index + 1
         del self._pieces[: index + 1]
         return 0
+
+
+def ignore(*_: object) -> None:
+    """Nobody listens any more."""

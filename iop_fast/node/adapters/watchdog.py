@@ -39,6 +39,11 @@ class Watchdog:
         self.note()
         self._timer = self._loop.call_at(self._noted_s + self._limit_ms / 1000, self._on_timer)
 
+    def close(self) -> None:
+        """Stop for good and let go of whoever listened."""
+        self.hold()
+        self._on_silent = ignore
+
     def _on_timer(self) -> None:
         due_s = self._noted_s + self._limit_ms / 1000
         # Event loops round timers to a millisecond, either way.
@@ -47,3 +52,7 @@ class Watchdog:
             self._on_silent(self._limit_ms)
         else:
             self._timer = self._loop.call_at(due_s, self._on_timer)
+
+
+def ignore(_: int) -> None:
+    """Nobody listens any more."""

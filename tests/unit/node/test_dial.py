@@ -149,6 +149,16 @@ def test_an_edge_that_is_away_is_one_line(edge: Edge, caplog: pytest.LogCaptureF
     assert [record.getMessage() for record in caplog.records] == ["edge_unreachable"]
 
 
+def test_a_bug_in_one_attempt_is_logged_and_the_next_one_made(edge: Edge, caplog: pytest.LogCaptureFixture) -> None:
+    make, edge.make = edge.make, None  # type: ignore[method-assign, assignment]
+    edge.dialer._make_session = None  # type: ignore[assignment]
+    edge.start()
+    assert "attempt_failed" in caplog.text
+    edge.dialer._make_session = make
+    edge.pause_to_next()
+    edge.accept()
+
+
 def test_each_session_gets_the_relays_whose_runs_are_still_ending(edge: Edge) -> None:
     """B10: also when the session in between ended before it had waited for them."""
     edge.start()
