@@ -98,6 +98,13 @@ def test_a_model_may_be_spelled_with_escapes() -> None:
     assert body[slice(*machine.model_span)] == rb'"\ud55c\uAE00\/\ud83d\ude00"'
 
 
+@pytest.mark.parametrize("point", [0x10000, 0x103FF, 0x10FC00, 0x10FFFF, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF])
+def test_characters_at_the_edges_are_decoded(point: int) -> None:
+    text = chr(point)
+    for spelling in (text.encode(), json.dumps(text)[1:-1].encode()):
+        assert scanned(b'{"model":"' + spelling + b'"}').model == text
+
+
 @pytest.mark.parametrize("character", ["a", "é", "한", "😀"])
 def test_a_model_has_at_most_1024_characters(character: str) -> None:
     for spelling in (character.encode(), json.dumps(character)[1:-1].encode()):
