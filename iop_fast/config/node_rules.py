@@ -14,7 +14,6 @@ def check_node(root: MapNode) -> list[Remark]:
     top = Spot(root, ())
     return [
         *_check_token(top),
-        *_check_tls(top),
         *once(top.spots("cli_profiles"), "id", "profile id"),
         *once(top.spots("native_models"), "id", "model id"),
         *[remark for profile in top.spots("cli_profiles") for remark in _check_profile(profile)],
@@ -28,14 +27,6 @@ def _check_token(top: Spot) -> list[Remark]:
         key = "token_file" if top.has("token_file") else ""
         return [top.remark(key, f"expected one of token_env and token_file, got {got}", at_key=True)]
     return []
-
-
-def _check_tls(top: Spot) -> list[Remark]:
-    edge = top.section("edge")
-    if edge is None or not edge.has("tls"):
-        return []
-    message = "this build does not speak TLS itself, expected no tls section: put a TLS tunnel between Node and Edge"
-    return [edge.remark("tls", message, at_key=True)]
 
 
 def _check_profile(profile: Spot) -> list[Remark]:

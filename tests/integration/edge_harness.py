@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
@@ -157,3 +159,12 @@ async def until(look: Callable[[], bool] | Callable[[], Awaitable[bool]], what: 
             return
         assert asyncio.get_running_loop().time() < deadline, f"not seen within {LIMIT_S} s: {what}"
         await asyncio.sleep(0.005)
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a fresh self-signed certificate for localhost and its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2"]
+    subprocess.run([*command, *names, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+    return cert, key

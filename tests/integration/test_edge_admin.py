@@ -6,7 +6,6 @@ import asyncio
 import socket
 import ssl
 import stat
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from iop_fast.edge.app import Edge, StartError
 from iop_fast.edge.sites import remove_stale_socket
 from iop_fast.wire import streams
 from iop_fast.wire.credentials import channel_credentials
-from tests.integration.edge_harness import bench, config, run, until
+from tests.integration.edge_harness import bench, config, make_certificate, run, until
 
 
 def made(settings: dict[str, Any]) -> Edge:
@@ -154,15 +153,6 @@ def test_a_stale_socket_is_replaced_and_nothing_else_is(tmp_path: Path) -> None:
 
 
 # TLS
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Write a fresh self-signed certificate for localhost and its key."""
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2"]
-    subprocess.run([*command, *names, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
-    return cert, key
 
 
 @pytest.fixture

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import yaml
 
 from tests.fakes.fake_node import FakeNode
-from tests.integration.edge_harness import CHAT, TOKEN, config, run
+from tests.fakes.openai_backend import FakeBackend
+from tests.integration.edge_harness import CHAT, TOKEN, config, make_certificate, provider, run
 
 LIMIT_S = 30.0
 
@@ -52,16 +54,16 @@ class Program:
 
 
 @asynccontextmanager
-async def program(folder: Path, text: str) -> AsyncIterator[Program]:
-    """Start `iop edge` with a file; it is gone at the end."""
-    file = folder / "edge.yaml"
+async def program(folder: Path, text: str, kind: str = "edge") -> AsyncIterator[Program]:
+    """Start `iop edge` (or `iop node`) with a file; it is gone at the end."""
+    file = folder / f"{kind}.yaml"
     file.write_text(text)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "iop_fast.cli", "edge", "-c", str(file)),
+        *("-m", "iop_fast.cli", kind, "-c", str(file)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "IOP_NODE_TOKEN": TOKEN},
     )
     try:
         yield Program(process)
@@ -179,5 +181,40 @@ def test_a_frozen_node_does_not_keep_the_program(tmp_path: Path) -> None:
             edge.signal(signal.SIGTERM)
             assert (await edge.end())[0] == 0
             await node.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "tls"])
+def test_a_real_node_serves_through_a_real_edge(tmp_path: Path, is_encrypted: bool) -> None:
+    """Two programs and a model server: chat goes through, SIGTERM of the Node drains it, of the Edge ends it."""
+    cert, key = make_certificate(tmp_path)
+    link: dict[str, Any] = {"listen": "127.0.0.1:0"}
+    dial: dict[str, Any] = {}
+    if is_encrypted:
+        link["tls"] = {"cert_file": str(cert), "key_file": str(key)}
+        dial["tls"] = {"ca_file": str(cert)}
+
+    async def work() -> None:
+        async with FakeBackend() as backend:
+            entry = provider("p1", endpoint=backend.url)
+            settings = yaml.safe_dump(config({"n1": [entry]}, edge=link))
+            async with program(tmp_path, settings) as edge, aiohttp.ClientSession() as client:
+                started = await edge.event("edge_started")
+                dial["address"] = f"localhost:{started['link_port']}"
+                text = yaml.safe_dump({"id": "n1", "token_env": "IOP_NODE_TOKEN", "edge": dial})
+                async with program(tmp_path, text, "node") as node:
+                    await edge.event("node_ready")
+                    url = f"http://127.0.0.1:{started['http_port']}{CHAT}"
+                    async with client.post(url, json={"model": "m", "messages": []}) as answer:
+                        assert (answer.status, answer.headers["x-iop-node"]) == (200, "n1")
+                    assert json.loads(backend.requests[0].body)["model"] == "served"
+                    node.signal(signal.SIGTERM)
+                    await edge.event("node_draining")
+                    closed = await edge.event("link_closed")
+                    assert closed["runs"] == 0
+                    assert (await node.end())[0] == 0
+                edge.signal(signal.SIGTERM)
+                assert (await edge.end())[0] == 0
 
     run(work())

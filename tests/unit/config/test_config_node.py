@@ -55,9 +55,10 @@ def test_a_raw_token_in_the_place_of_a_name_is_not_repeated() -> None:
     assert "SECRET" not in found
 
 
-def test_tls_is_refused_and_not_left_out() -> None:
-    text = NODE.replace("'}", "', tls: {}}")
-    assert node_errors(text)[0].startswith("edge.tls: this build does not speak TLS itself")
+def test_tls_without_keys_trusts_the_systems_authorities() -> None:
+    tls = load_node_text(NODE.replace("'}", "', tls: {}}"), "f").config.edge.tls
+    assert tls is not None
+    assert (tls.ca_file, tls.cert_file, tls.server_name) == (None, None, None)
 
 
 def test_profiles() -> None:
