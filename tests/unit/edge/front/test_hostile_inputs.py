@@ -252,7 +252,7 @@ def test_hop_by_hop_fields_and_their_aliases_are_gone(field: bytes) -> None:
     if field == b"Connection: x-secret":
         expected.remove(b"x-secret")
     if field in (b"Transfer-encoding_: chunked", b"HOST_: b"):
-        expected.insert(1, field.partition(b":")[0].lower())  # A trailing "_" makes no alias of a field's name.
+        expected.insert(2, field.partition(b":")[0].lower())  # A trailing "_" makes no alias of a field's name.
     assert names == expected
     assert client.output.startswith(b"HTTP/1.1 200 ")
 
