@@ -286,6 +286,10 @@ class FakeBackend:
         self._server = await loop.create_server(lambda: Peer(self), "127.0.0.1", port, ssl=tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
+    def refuse(self) -> None:
+        """Listen no more; connections that are open stay."""
+        self._server.close()
+
     async def stop(self) -> None:
         """Close everything; a script that failed fails the test here."""
         self._server.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -20,13 +21,10 @@ LIMIT_S = 10.0
 def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run an async test on the loop that the program runs on."""
 
+    @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
         uvloop.run(test(*args, **kwargs))
 
-    run.__name__ = test.__name__
-    run.__doc__ = test.__doc__
-    run.__dict__.update(test.__dict__)
-    run.__signature__ = __import__("inspect").signature(test)  # type: ignore[attr-defined]
     return run
 
 

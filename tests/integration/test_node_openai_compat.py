@@ -8,8 +8,10 @@ import gzip
 import hashlib
 import random
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -516,6 +518,29 @@ async def test_a_failed_tls_handshake_is_a_failed_connect() -> None:
 
 
 @on_uvloop
+async def test_a_certificate_that_nobody_vouches_for_is_a_failed_connect(tmp_path: Path) -> None:
+    made = await asyncio.create_subprocess_exec(
+        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+        "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem",
+        cwd=tmp_path, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert await made.wait() == 0
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    backend = FakeBackend(answer(OK_JSON))
+    await backend.start(tls=context)
+    async with bench(f"https://127.0.0.1:{backend.port}") as node:
+        sink = await node.run()
+        assert sink.end == (RunEnd.CONNECT_FAILED, "TLS failed: self-signed certificate", None)
+        look = node.adapter.health.look()
+        assert look is not None
+        await look
+        assert node.adapter.health.reason == "TLS failed: self-signed certificate"
+        assert backend.requests == []
+    await backend.stop()
+
+
+@on_uvloop
 async def test_a_connect_that_takes_too_long_is_unreachable() -> None:
     """A listener whose queue of connections is full answers no further handshake."""
     listener = socket.socket()
@@ -691,6 +716,22 @@ async def test_a_pooled_connection_that_dies_during_the_body_is_replaced_and_the
         assert sink.calls == ["taken", "head", "data", "end"]
         assert bytes(backend.requests[2].body) == b"hello world"
         assert sink.consumed == 11
+
+
+@on_uvloop
+async def test_when_the_second_connection_cannot_be_had_the_request_is_unseen() -> None:
+    async with FakeBackend(answer(OK_JSON)) as backend, bench(backend.url) as node:
+        await node.run()
+
+        async def drops(exchange: Exchange) -> None:
+            backend.refuse()
+            exchange.close()
+
+        backend.scripts = [BeforeBody(drops)]
+        _, sink = node.start(tunnel(b"hello ", body_complete=False, body_length=11))
+        assert (await sink.finished()).status == RunEnd.CONNECT_FAILED
+        assert sink.calls == ["end"]
+        assert node.adapter.health.state is State.UNREACHABLE
 
 
 # Time (B21).
