@@ -16,7 +16,7 @@ A failed connect ends the run with CONNECT_FAILED and makes the backend unreacha
 run out of something. An answer, whatever it is, never changes the backend's health.
 
 Ending. The task's end is the run's end: `_on_done` is the one place that calls `on_end`. Who wants the run gone
-(`cancel`, the watchdog) leaves a verdict, cuts the connection and cancels the task. A run that is over holds no cycle.
+(`cancel`, the watchdog) leaves a verdict, cuts the connection and cancels the task. An answered run leaves no cycle.
 """
 
 from __future__ import annotations
