@@ -211,12 +211,29 @@ class TestReadmission:
     def test_its_deadline_is_the_first_one(self) -> None:
         desk = two_nodes(timeout_ms=10)
         first, second = desk.ask(), desk.ask()
-        desk.at(4).queue(1)
-        desk.release(first)
-        del second
-        again_of = self.again(desk.at(5), first)
-        assert isinstance(again_of, Waiter)
+        (fresh,) = desk.at(4).queue(1)
+        desk.core.node_down(desk.now, "n1", 1)
+        assert isinstance(self.again(desk.at(5), first), Waiter)
+        again = desk.callers[-1]
         assert desk.core.next_deadline_ns == 10_000_000
+        desk.core.tick(desk.at(10).now)
+        assert ends([again, fresh]) == [Outcome.EVICTED_TIMEOUT, None]
+        assert desk.core.next_deadline_ns == 14_000_000
+        assert second.is_held
+
+    def test_the_oldest_goes_first_out_of_both_kinds(self) -> None:
+        """A fresh one that is older than a re-admitted one, and one that is younger."""
+        desk = Desk(plan(provider("p1"), provider("p2", node="n2"), models={"m": ["p1", "p2"], "x": ["p2"]}))
+        order: list[str] = []
+        desk.ask("x")
+        desk.ask("x", then=lambda caller: order.append("older"))
+        lost = desk.ask("m")
+        desk.ask("m", then=lambda caller: order.append("younger"))
+        desk.core.node_down(0, "n1", 1)
+        assert isinstance(self.again(desk, lost), Waiter)
+        desk.callers[-1].then = lambda caller: order.append("again")
+        desk.core.drain(0)
+        assert order == ["older", "again", "younger"]
 
     @pytest.mark.parametrize("model", ["m", "gone"])
     def test_with_nobody_else_it_ends(self, model: str) -> None:

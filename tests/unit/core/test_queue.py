@@ -91,6 +91,19 @@ def test_a_cancelled_waiter_makes_room_for_exactly_one() -> None:
     assert [caller.calls for caller in desk.callers] == [0] * 5
 
 
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_those_around_a_cancelled_waiter_keep_their_order(left: int) -> None:
+    desk = Desk(plan(provider("p")))
+    held = desk.ask()
+    waiters = [desk.ask() for _ in range(3)]
+    assert desk.core.cancel(desk.now, waiters[left])
+    for place in (place for place in range(3) if place != left):
+        assert desk.release(held)
+        held = desk.callers[1 + place].ended
+        assert isinstance(held, Lease)
+    assert desk.core.waiting == 0
+
+
 def test_with_no_queue_nothing_waits_but_a_free_slot_serves() -> None:
     """B07: the core takes the number as it is; the file's 0 never gets here."""
     desk = Desk(plan(provider("p"), queue=0))
