@@ -187,6 +187,25 @@ def test_clients_that_reset_anywhere_in_a_stream_harm_nobody() -> None:
     run(work)
 
 
+def test_accepted_connections_find_clients_whose_host_is_gone() -> None:
+    async def work() -> None:
+        async with listening(write_stall_ms=45_000) as world:
+            await world.connect()
+            await until(lambda: world.front.connections == 1)
+            (connection,) = world.front._connections
+            assert connection._transport is not None
+            sock = connection._transport.get_extra_info("socket")
+            options = {
+                "SO_KEEPALIVE": sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                "TCP_KEEPIDLE": sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+                "TCP_USER_TIMEOUT": sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT),
+                "TCP_NODELAY": sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY),
+            }
+            assert options == {"SO_KEEPALIVE": 1, "TCP_KEEPIDLE": 60, "TCP_USER_TIMEOUT": 55_000, "TCP_NODELAY": 1}
+
+    run(work)
+
+
 # Requests.
 
 

@@ -14,6 +14,7 @@ import email.utils
 import errno
 import http
 import os
+import socket
 import ssl
 from collections.abc import Callable
 
@@ -33,6 +34,8 @@ LINGER_NS = 5_000 * NS_PER_MS
 # Connections above the limit that are being told so; those beyond are cut without a word.
 REFUSED_CONNECTIONS_MAX = 1_024
 TLS_HANDSHAKE_S = 10.0
+# A client whose host or network is gone sends no FIN: it is asked after a minute of silence and given up 30 s later.
+PROBE_AFTER_S, PROBE_EACH_S, PROBES = 60, 10, 3
 
 Render = Callable[[Failure, str], tuple[Head, bytes]]
 
@@ -158,10 +161,23 @@ class Front:
             )
         except OSError as error:
             raise _named(error, host, port) from None
+        for sock in server.sockets:
+            self._find_dead_clients(sock)
         self._servers.append(server)
         if self._own_ticker is not None and not self._own_ticker.is_running:
             self._own_ticker.start()
         log.info("http_listening", host=host, port=server.sockets[0].getsockname()[1], tls=tls is not None)
+
+    def _find_dead_clients(self, listener: socket.socket) -> None:
+        """Have the kernel end connections whose other end is gone; accepted sockets inherit the options (Linux)."""
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_S)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EACH_S)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+        # How long written bytes may stay unacknowledged; the kernel's own limit is 15 minutes. Behind our own stall
+        # limit, which counts and sees more.
+        unacknowledged_ms = self.limits.write_stall_ms + PROBE_EACH_S * MS_PER_S
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unacknowledged_ms)
 
     def stop_accepting(self) -> None:
         """Close the listening sockets; connections stay."""
