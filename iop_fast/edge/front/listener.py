@@ -240,6 +240,8 @@ class Front:
 
 
 def _named(error: OSError, host: str, port: int) -> OSError:
-    number = error.errno or errno.EINVAL
+    """Say in one line which address cannot be had and why; the loop's own text varies with the loop."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return OSError(number, f"cannot listen on {address}: {os.strerror(number).lower()}")
+    number = error.errno or errno.EINVAL
+    reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(number)
+    return OSError(number, f"cannot listen on {address}: {str(reason).lower()}")
