@@ -1,7 +1,7 @@
 """An asyncio loop on virtual time: it never sleeps, it moves the clock to the next timer.
 
 The production code of both programs runs on it unchanged. Everything that happens is in the ready queue, in timers or
-in the pipes of tests/sim/pipes.py; when nothing is left to happen the simulated world is stuck, which is always a fault.
+in the pipes of tests/sim/pipes.py. When nothing is left to happen the world is stuck, which is always a fault.
 """
 
 from __future__ import annotations
