@@ -2,7 +2,7 @@
 
 Entries of lists are matched by their id, so that a new first entry is one addition and not a change of all. The class
 of a difference, live or restart, is the mark on the innermost key that it lies in; an added or removed entry has the
-mark of its list. Order counts in lists that are declared `ordered`, and is live; the order of keys never counts.
+mark of its list. Order never counts, neither that of keys nor that of entries: `keep` carries the running order over.
 Values that two files write differently but mean the same (max_queue 0 and 16) are no difference.
 
 Nothing of a secret leaves here: such a key is only said to have changed.
@@ -19,7 +19,7 @@ from iop_fast.config.places import bracket, naming_key
 from iop_fast.config.schema import EdgeConfig
 from iop_fast.config.schema.fields import Apply, Section, child, is_list, is_map, is_section, mark, unwrap
 
-Kind = Literal["changed", "added", "removed", "reordered"]
+Kind = Literal["changed", "added", "removed"]
 # The entries that a difference lies in, outermost first: (("nodes", "gpu-1"), ("providers", "vllm-a")).
 Owners = tuple[tuple[str, str], ...]
 
@@ -138,9 +138,6 @@ def _compare_entries(
             changes += _whole(after[entry_id], place, "added", apply, inner)
         elif before[entry_id] != after[entry_id]:
             changes += _compare_sections(before[entry_id], after[entry_id], place, inner)
-    kept = [entry_id for entry_id in before if entry_id in after]
-    if mark(field, "ordered") and kept != [entry_id for entry_id in after if entry_id in before]:
-        changes.append(Change(path, "reordered", "live", owners))
     return changes
 
 

@@ -42,7 +42,7 @@ class Loaded(Generic[C]):
 
 def load_edge(path: str | os.PathLike[str]) -> Loaded[EdgeConfig]:
     """Read an Edge's file; raise ConfigError with every finding."""
-    return load_edge_text(_read(path), os.fspath(path))
+    return load_edge_text(read_file(path), os.fspath(path))
 
 
 def load_edge_text(text: str | bytes, name: str) -> Loaded[EdgeConfig]:
@@ -52,7 +52,7 @@ def load_edge_text(text: str | bytes, name: str) -> Loaded[EdgeConfig]:
 
 def load_node(path: str | os.PathLike[str]) -> Loaded[NodeConfig]:
     """Read a Node's file; raise ConfigError with every finding."""
-    return load_node_text(_read(path), os.fspath(path))
+    return load_node_text(read_file(path), os.fspath(path))
 
 
 def load_node_text(text: str | bytes, name: str) -> Loaded[NodeConfig]:
@@ -90,8 +90,8 @@ def to_plain(node: Node) -> Any:
     return read_plain(node.text) if node.is_plain else node.text
 
 
-def _read(path: str | os.PathLike[str]) -> bytes:
-    """Read a whole regular file, one byte more than may be at most."""
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """Read a whole regular file, one byte more than may be at most; raise ConfigError when it cannot be read."""
     name = os.fspath(path)
     try:
         # Opened without blocking: a pipe in the file's place must not hold the caller for ever.

@@ -72,14 +72,23 @@ class NodePayload:
     providers: tuple[ProviderPayload, ...]
 
 
-def compile_payload(config: EdgeConfig, node_id: str) -> NodePayload:
-    """Compile what a Node is told; raise KeyError for a Node that the configuration does not have.
+def compile_payloads(config: EdgeConfig) -> dict[str, NodePayload]:
+    """Compile what each Node is told, by Node id.
 
     Equal configurations give equal payloads: adapters sorted by name, providers in file order.
     """
+    return {node.id: _payload(node) for node in config.nodes}
+
+
+def compile_payload(config: EdgeConfig, node_id: str) -> NodePayload:
+    """Compile what one Node is told; raise KeyError for a Node that the configuration does not have."""
     node = next((node for node in config.nodes if node.id == node_id), None)
     if node is None:
         raise KeyError(node_id)
+    return _payload(node)
+
+
+def _payload(node: Node) -> NodePayload:
     adapters = sorted((_settings(a.name, a.type, a) for a in node.adapters), key=lambda settings: settings.name)
     return NodePayload(
         runtime=RuntimeSettings(node.runtime.drain_limit_ms, node.runtime.concurrency),
