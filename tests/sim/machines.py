@@ -98,7 +98,7 @@ class WatchedGate(Gate):
         return super().release(lease)
 
     def node_ready(self, node_id: str, generation: int, healthy: Mapping[str, bool]) -> bool:
-        self._world.check_old_runs(node_id)
+        self._world.check_ready(node_id, generation)
         return super().node_ready(node_id, generation, healthy)
 
     def node_down(self, node_id: str, generation: int) -> bool:

@@ -92,45 +92,54 @@ class Recorder:
 
 
 class NodeEnd(Recorder):
-    """A Node's end of a stream, where its ready ack can get lost, come late, come twice or be another session's.
+    """A Node's end of a stream, where its ready ack can get lost, come late, come twice or after one that is stale.
 
     A late ack travels at the head of the second message after its own, which is a heartbeat or later: nothing is
-    written that the Node did not write in between.
+    written that the Node did not write in between. A stale ack goes in the place of the true one, which is late then.
+    The world is told of the true one when it leaves.
     """
 
     def __init__(self, world: World, name: str, stream: MessageStream, ack: str) -> None:
         super().__init__(world, name, stream)
-        self._ack = ack
-        self._kept = b""
+        self._fault = ack
+        self._is_acked = False
+        self._kept: pb.Frame | None = None
         self._kept_for = 0
 
     async def write(self, message: bytes) -> None:
-        if self._ack:
-            message = self._change(message)
-        if self._kept and self._kept_for == 0:
-            message, self._kept = self._kept + message, b""
-        elif self._kept:
+        if not self._is_acked:
+            message = self._look_for_ack(message)
+        elif self._kept is not None:
             self._kept_for -= 1
+            if self._kept_for == 0:
+                kept, self._kept = self._kept, None
+                message = self._true_ack(kept) + message
         if message:
             await super().write(message)
 
-    def _change(self, message: bytes) -> bytes:
+    def _look_for_ack(self, message: bytes) -> bytes:
         frames = list(pb.Batch.FromString(message).frames)
         ack = next((frame for frame in frames if frame.WhichOneof("body") == "ready_ack"), None)
         if ack is None:
             return message
+        self._is_acked = True
         frames.remove(ack)
-        kind, self._ack = self._ack, ""
-        self._world.count(f"ack_{kind}")
-        entry = encode_frame(ack.SerializeToString())
         others = b"".join(encode_frame(frame.SerializeToString()) for frame in frames)
-        if kind == "twice":
-            return others + entry + entry
-        if kind == "stale":
-            stale = pb.Frame()
-            stale.CopyFrom(ack)
-            stale.ready_ack.generation -= 1
-            return others + encode_frame(stale.SerializeToString()) + entry
-        if kind == "late":
-            self._kept, self._kept_for = entry, 1
-        return others
+        if not self._fault:
+            return others + self._true_ack(ack)
+        self._world.count(f"ack_{self._fault}")
+        if self._fault == "lost":
+            return others
+        if self._fault == "twice":
+            return others + self._true_ack(ack) * 2
+        self._kept, self._kept_for = ack, 2
+        if self._fault == "late":
+            return others
+        stale = pb.Frame()
+        stale.CopyFrom(ack)
+        stale.ready_ack.generation -= 1
+        return others + encode_frame(stale.SerializeToString())
+
+    def _true_ack(self, ack: pb.Frame) -> bytes:
+        self._world.acks[ack.ready_ack.generation] = None
+        return encode_frame(ack.SerializeToString())

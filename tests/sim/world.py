@@ -97,6 +97,7 @@ class World:
         self.first_config = first_config(self.script)
         self.config = deepcopy(self.first_config)
         self.edge: EdgeHost
+        self.acks: dict[int, None] = {}  # generations whose true ready ack is on its way or has come
         self._dead: list[NodeProgram] = []
         self._stopped: list[NodeProgram] = []
         self._began_ns = self.now_ns
@@ -155,8 +156,11 @@ class World:
         self._stopped.append(program)
         self.loop.call_later(0.001, self._check_program, program)
 
-    def check_old_runs(self, node_id: str) -> None:
-        """A Node becomes ready: its process has ended the runs of the session before, or said that it could not."""
+    def check_ready(self, node_id: str, generation: int) -> None:
+        """A Node becomes a candidate: it has said so, and its process has ended the runs of its earlier sessions, or
+        has waited for them as long as it may."""
+        if generation not in self.acks:
+            self.fail(f"{node_id} is a candidate and has not said that it is ready")
         link = self.edge.links.current(node_id)
         assert link is not None
         if self.now_ns - link.accepted_at_ns >= OLD_RUNS_NS:
@@ -242,6 +246,7 @@ class World:
         await self._until("every request is over", lambda: all(client.is_over for client in self.clients), 300.0)
         await self._until("no provider works", self._are_providers_idle, 60.0)
         await self._until("every provider is healthy", self._are_providers_healthy, 60.0)
+        await self._until("every Node runs the current configuration", self._are_nodes_current, 5.0)
         self._check_idle()
 
     def _are_nodes_ready(self) -> bool:
@@ -254,6 +259,19 @@ class World:
                 for pipe in host.network.open_pipes():
                     pipe.lose()
         return all(link is not None and link.state is LinkState.READY for link in links)
+
+    def _are_nodes_current(self) -> bool:
+        """Every Node has its payload of now, and the Edge knows."""
+        runtime, links = self.edge.state.runtime, self.edge.links
+        for host in self.hosts:
+            link = links.current(host.node_id)
+            if link is None or link.pushes.is_pending or link.pushes.error:
+                return False
+            if link.pushes.observed_revision != runtime.payload_revisions[host.node_id]:
+                return False
+            if host.programs[0].router.current.payload != runtime.payloads[host.node_id]:
+                return False
+        return True
 
     def _are_providers_idle(self) -> bool:
         return not any(server.active for server in self.servers.values())
