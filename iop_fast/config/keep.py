@@ -2,8 +2,8 @@
 
 A refresh changes what was changed and nothing else. Order is not a change (see `diff`), but it decides between
 providers that were never granted anything and it is the order of every listing; so the running order is kept: entries
-of lists and keys of mappings stand where they stood, new ones come after them in the order of their file. And what means
-the same *is* the same object, so that whatever is built from it can tell by identity that nothing has changed.
+of lists and keys of mappings stand where they stood, new ones come after them in the order of their file. And what
+means the same *is* the same object, so that whatever is built from it can tell by identity that nothing has changed.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ from google.protobuf.message import DecodeError
 
 from iop_fast import logs
 from iop_fast._hot.frames import FrameError, dispatch_edge, encode_frame
-from iop_fast.config.payload import NodePayload
 from iop_fast.edge.health import ProviderHealth, is_healthy
 from iop_fast.edge.link_runs import LinkRuns
 from iop_fast.edge.pushes import Push, PushBook
@@ -40,7 +39,6 @@ from iop_fast.seams import MessageStream
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.liveness import Beat, Silence
 from iop_fast.wire.outbox import Outbox
-from iop_fast.wire.payload import refresh_entries
 
 if TYPE_CHECKING:
     from iop_fast.edge.links import Links
@@ -234,12 +232,12 @@ class NodeLink(LinkRuns):
 
     # Pushes.
 
-    def push(self, payload: NodePayload, revision: int) -> Push:
-        """Send a newer payload to a ready Node; the returned push settles with the Node's answer."""
+    def push(self, frames: Sequence[bytes], revision: int) -> Push:
+        """Send a newer payload (entries of a Batch) to a ready Node; the push settles with the Node's answer."""
         if self._state is not LinkState.READY:
             raise RuntimeError(f"{self!r}: push of revision {revision} to a session that is not ready")
         push = self.pushes.start(revision)
-        for entry in refresh_entries(revision, payload):
+        for entry in frames:
             self._outbox.send_control(entry)
         log.info("payload_pushed", node=self.node_id, generation=self.generation, payload_revision=revision)
         return push
@@ -250,7 +248,7 @@ class NodeLink(LinkRuns):
         revision = runtime.payload_revisions[self.node_id]
         if revision == self.pushes.sent_revision:
             return None
-        return self.push(runtime.payloads[self.node_id], revision)
+        return self.push(runtime.pushes[self.node_id], revision)
 
     def say_draining(self, reconnect_after_ms: int, limit_ms: int) -> None:
         """Tell the Node that this Edge shuts down."""

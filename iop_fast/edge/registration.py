@@ -175,7 +175,7 @@ class Registrar:
         response = pb.RegisterResponse(
             generation=session.generation, payload_revision=revision, protocol=PROTOCOL, software=SOFTWARE
         )
-        link.start(registration_entries(response, edge.runtime.payloads[request.node_id]))
+        link.start(registration_entries(response, edge.runtime.encoded[request.node_id]))
         return link
 
 

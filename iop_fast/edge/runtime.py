@@ -3,6 +3,10 @@
 A refresh builds the next Runtime aside and swaps the one reference in `EdgeState`. A request reads the current one
 when its body is whole and again when it is granted a slot, and keeps that second one to its end. Nothing here refers
 to a live object: no link, no lease, no request.
+
+Building is slow and pure, so a refresh does it off the loop; what the loop needs afterwards (a plan for admission, a
+payload as frames) is prepared here. What a Runtime shares with the one before, it shares as objects: admission tells by
+identity which providers and models a plan leaves alone, and freeing the one before costs only what changed.
 """
 
 from __future__ import annotations
@@ -22,10 +26,12 @@ from iop_fast.config.payload import NodePayload
 from iop_fast.config.schema import EdgeConfig, Generation, OpenAi
 from iop_fast.edge.auth import Field, FieldTable, ForwardRule, Principal
 from iop_fast.edge.needs import can_of
+from iop_fast.wire.payload import EncodedPayload, encode_payload, refresh_entries
 
 NS_PER_MS = 1_000_000
 
 Key = tuple[str, str]  # (node_id, provider_id)
+Specs = tuple[ProviderSpec, ProviderSpec]  # while its Node does not report it up, while it does
 
 # Of so many models, the ones nearest in length, a name is compared with: looking for near names stays under 2 ms.
 NEAR_CANDIDATES_MAX = 64
@@ -55,15 +61,23 @@ class ModelEntry:
 class Runtime:
     """Everything that one revision of the configuration says.
 
-    `payload_revisions` gives for each Node the revision at which its payload last changed, `routes` for each provider
-    the fields by which an answer names it. The last ones are settings that every request reads.
+    `file_sha256` is that of the file it was read from. `payload_revisions` gives for each Node the revision at which
+    its payload last changed, `pushes` the frames that push that payload (none for the first revision, which no Node is
+    ever pushed). `specs` holds each provider as admission takes it, while its Node does not report it up and while it
+    does; `candidates` the keys of each model. `routes` gives for each provider the fields by which an answer names it.
+    The last ones are settings that every request reads.
     """
 
     revision: int
+    file_sha256: str
     config: EdgeConfig
     catalog: Catalog
     payloads: Mapping[str, NodePayload]
+    encoded: Mapping[str, EncodedPayload]
     payload_revisions: Mapping[str, int]
+    pushes: Mapping[str, Sequence[bytes]]
+    specs: Sequence[Specs]
+    candidates: Mapping[str, tuple[Key, ...]]
     can: Mapping[Key, int]
     models: Mapping[str, ModelEntry]
     models_page: bytes
@@ -85,21 +99,31 @@ class Runtime:
         payloads: Mapping[str, NodePayload],
         *,
         revision: int = 1,
+        file_sha256: str = "",
         previous: Self | None = None,
     ) -> Self:
         """Build the Runtime of a validated configuration.
 
-        A Node whose payload is the one of `previous` keeps its payload revision, any other gets `revision`.
+        A Node whose payload is the one of `previous` keeps its payload revision, any other gets `revision`. Raises
+        ValueError for a payload that is too large to be sent.
         """
+        payloads = kept_payloads(payloads, previous)
+        encoded = encoded_payloads(payloads, previous)
+        revisions = payload_revisions(payloads, revision, previous)
         can = {provider.key: can_of(provider.adapter_type) for provider in catalog.providers}
         models = model_entries(config, catalog, can)
         rule = forward_rule(config.openai)
         return cls(
             revision=revision,
+            file_sha256=file_sha256,
             config=config,
             catalog=catalog,
-            payloads=MappingProxyType(dict(payloads)),
-            payload_revisions=MappingProxyType(payload_revisions(payloads, revision, previous)),
+            payloads=MappingProxyType(payloads),
+            encoded=MappingProxyType(encoded),
+            payload_revisions=MappingProxyType(revisions),
+            pushes=MappingProxyType(push_frames(encoded, revisions, previous)),
+            specs=provider_specs(catalog, can, previous),
+            candidates=MappingProxyType(model_candidates(catalog, previous)),
             can=MappingProxyType(can),
             models=MappingProxyType(models),
             models_page=b'{"object":"list","data":[' + b",".join(entry.page for entry in models.values()) + b"]}",
@@ -118,23 +142,13 @@ class Runtime:
         """Build what admission needs. `is_reported_up` gives a Node's last word on a provider of `health: auto`."""
         pool = self.config.provider_pool
         return Plan(
-            providers=[self._spec(provider, is_reported_up) for provider in self.catalog.providers],
-            models={model.id: list(model.served) for model in self.models.values()},
+            providers=tuple(
+                down if down is up or not is_reported_up((up.node_id, up.provider_id)) else up
+                for down, up in self.specs
+            ),
+            models=self.candidates,
             max_queue=pool.max_queue,
             queue_timeout_ns=pool.queue_timeout_ms * NS_PER_MS,
-        )
-
-    def _spec(self, provider: CatalogProvider, is_reported_up: Callable[[Key], bool]) -> ProviderSpec:
-        is_healthy = provider.health == "up" or (provider.health == "auto" and is_reported_up(provider.key))
-        return ProviderSpec(
-            node_id=provider.node_id,
-            provider_id=provider.provider_id,
-            capacity=provider.capacity,
-            long_capacity=provider.long_context_capacity,
-            priority=provider.priority,
-            enabled=provider.enabled,
-            healthy=is_healthy,
-            can=self.can[provider.key],
         )
 
     def near_names(self, model: str) -> list[str]:
@@ -161,12 +175,81 @@ def model_entries(config: EdgeConfig, catalog: Catalog, can: Mapping[Key, int]) 
     }
 
 
+def provider_specs(catalog: Catalog, can: Mapping[Key, int], previous: Runtime | None) -> tuple[Specs, ...]:
+    """Translate each provider for admission, for both words of its Node; one object where the file's word stands."""
+    known = {} if previous is None else {(up.node_id, up.provider_id): (down, up) for down, up in previous.specs}
+    specs = []
+    for provider in catalog.providers:
+        down, up = spec_of(provider, can, provider.health == "up"), spec_of(provider, can, provider.health != "down")
+        pair = (up, up) if down == up else (down, up)
+        before = known.get(provider.key)
+        specs.append(before if before == pair else pair)
+    return tuple(specs)
+
+
+def spec_of(provider: CatalogProvider, can: Mapping[Key, int], is_healthy: bool) -> ProviderSpec:
+    """Translate one provider for admission."""
+    return ProviderSpec(
+        node_id=provider.node_id,
+        provider_id=provider.provider_id,
+        capacity=provider.capacity,
+        long_capacity=provider.long_context_capacity,
+        priority=provider.priority,
+        enabled=provider.enabled,
+        healthy=is_healthy,
+        can=can[provider.key],
+    )
+
+
+def model_candidates(catalog: Catalog, previous: Runtime | None) -> dict[str, tuple[Key, ...]]:
+    """Return the keys of each model's providers, in order."""
+    known: Mapping[str, tuple[Key, ...]] = {} if previous is None else previous.candidates
+    candidates = {}
+    for model in catalog.models.values():
+        keys, before = tuple(model.served), known.get(model.id)
+        candidates[model.id] = before if before == keys else keys
+    return candidates
+
+
+def kept_payloads(payloads: Mapping[str, NodePayload], previous: Runtime | None) -> dict[str, NodePayload]:
+    """Take the payload of `previous` for each Node where it is the same."""
+    known: Mapping[str, NodePayload] = {} if previous is None else previous.payloads
+    return {
+        node_id: known[node_id] if known.get(node_id) == payload else payload for node_id, payload in payloads.items()
+    }
+
+
+def encoded_payloads(payloads: Mapping[str, NodePayload], previous: Runtime | None) -> dict[str, EncodedPayload]:
+    """Serialize the payloads that `previous` has not serialized."""
+    return {
+        node_id: previous.encoded[node_id]
+        if previous is not None and previous.payloads.get(node_id) is payload
+        else encode_payload(payload)
+        for node_id, payload in payloads.items()
+    }
+
+
+def push_frames(
+    encoded: Mapping[str, EncodedPayload], revisions: Mapping[str, int], previous: Runtime | None
+) -> dict[str, Sequence[bytes]]:
+    """Make the frames that push each payload that has changed since the start."""
+    if previous is None:
+        return {}
+    frames: dict[str, Sequence[bytes]] = {}
+    for node_id, revision in revisions.items():
+        if previous.payload_revisions.get(node_id) != revision:
+            frames[node_id] = refresh_entries(revision, encoded[node_id])
+        elif node_id in previous.pushes:
+            frames[node_id] = previous.pushes[node_id]
+    return frames
+
+
 def payload_revisions(payloads: Mapping[str, NodePayload], revision: int, previous: Runtime | None) -> dict[str, int]:
     """Say for each Node at which revision its payload last changed."""
     if previous is None:
         return dict.fromkeys(payloads, revision)
     return {
-        node_id: previous.payload_revisions[node_id] if previous.payloads.get(node_id) == payload else revision
+        node_id: previous.payload_revisions[node_id] if previous.payloads.get(node_id) is payload else revision
         for node_id, payload in payloads.items()
     }
 

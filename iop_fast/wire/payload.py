@@ -89,9 +89,8 @@ def _provider_message(provider: ProviderPayload) -> pb.ProviderConfig:
     )
 
 
-def registration_entries(response: pb.RegisterResponse, payload: NodePayload) -> list[bytes]:
+def registration_entries(response: pb.RegisterResponse, encoded: EncodedPayload) -> list[bytes]:
     """Return the entries that accept a registration: `response`, completed by the payload, and the pieces if any."""
-    encoded = encode_payload(payload)
     if len(encoded.data) <= INLINE_PAYLOAD_BYTES:
         response.payload.ParseFromString(encoded.data)
     response.payload_bytes = len(encoded.data)
@@ -99,9 +98,8 @@ def registration_entries(response: pb.RegisterResponse, payload: NodePayload) ->
     return [_entry(pb.Frame(register_response=response)), *_piece_entries(response.payload_revision, encoded)]
 
 
-def refresh_entries(payload_revision: int, payload: NodePayload) -> list[bytes]:
+def refresh_entries(payload_revision: int, encoded: EncodedPayload) -> list[bytes]:
     """Return the entries that push a payload: a NodeConfigRefreshRequest and the pieces if any."""
-    encoded = encode_payload(payload)
     request = pb.NodeConfigRefreshRequest(
         payload_revision=payload_revision, payload_bytes=len(encoded.data), payload_sha256=encoded.sha256
     )

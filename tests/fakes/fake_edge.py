@@ -23,7 +23,7 @@ from iop_fast.config.payload import NodePayload
 from iop_fast.seams import MessageStream, TunnelRequest
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire import streams
-from iop_fast.wire.payload import refresh_entries, registration_entries
+from iop_fast.wire.payload import encode_payload, refresh_entries, registration_entries
 
 LIMIT_S = 15.0
 
@@ -94,7 +94,7 @@ class FakeLink:
 
     def accept(self, payload: NodePayload, generation: int = 1, revision: int = 1) -> None:
         response = pb.RegisterResponse(generation=generation, payload_revision=revision, protocol="1.0")
-        for entry in registration_entries(response, payload):
+        for entry in registration_entries(response, encode_payload(payload)):
             self.send(entry)
 
     def refuse(self, refusal: pb.Refusal.ValueType, detail: str) -> None:
@@ -102,7 +102,7 @@ class FakeLink:
         self.close()
 
     def push(self, payload: NodePayload, revision: int) -> None:
-        for entry in refresh_entries(revision, payload):
+        for entry in refresh_entries(revision, encode_payload(payload)):
             self.send(entry)
 
     def open(self, request: TunnelRequest) -> FakeEdgeRun:

@@ -47,7 +47,7 @@ def test_an_illegal_move_names_state_and_event(world: LinkWorld) -> None:
         link._move(LinkEvent.ACKED)
     link.close("test")
     with pytest.raises(RuntimeError, match="not ready"):
-        link.push(world.edge.runtime.payloads["n1"], 2)
+        link.push([], 2)
 
 
 # Accepted is not ready

@@ -45,7 +45,7 @@ def test_the_plan_is_the_catalog_with_health_settled() -> None:
         needs.EVERYTHING,
     )
     assert not plan.providers[3].enabled
-    assert plan.models == {"a": [("n1", "auto-up"), ("n1", "up")], "b": [("n2", "auto-down")]}
+    assert plan.models == {"a": (("n1", "auto-up"), ("n1", "up")), "b": (("n2", "auto-down"),)}
     assert (plan.max_queue, plan.queue_timeout_ns) == (5, 1_500_000_000)
 
 

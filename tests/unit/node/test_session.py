@@ -12,7 +12,7 @@ from iop_fast.node.relay import Relay
 from iop_fast.node.session import MOVES, SessionEnd, SessionEvent, SessionState
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.options import INLINE_PAYLOAD_BYTES
-from iop_fast.wire.payload import refresh_entries, registration_entries
+from iop_fast.wire.payload import encode_payload, refresh_entries, registration_entries
 from tests.unit.edge.worlds import NS_PER_S, VirtualLoop
 from tests.unit.node.worlds import NodeWorld, RunEnd, Talk, names, payload, provider, request
 
@@ -295,7 +295,9 @@ def test_pushes_are_applied_in_order_and_the_reader_goes_on(world: NodeWorld) ->
 def test_a_large_payload_comes_in_pieces(world: NodeWorld) -> None:
     """B13: a payload over the limit of one frame."""
     many = payload(*(provider(f"p{number}", models=("m" * 200, "n" * 200)) for number in range(2_000)))
-    entries = registration_entries(pb.RegisterResponse(generation=3, payload_revision=7, protocol="1.0"), many)
+    entries = registration_entries(
+        pb.RegisterResponse(generation=3, payload_revision=7, protocol="1.0"), encode_payload(many)
+    )
     assert sum(map(len, entries)) > INLINE_PAYLOAD_BYTES
     talk = world.session()
     for entry in entries:
@@ -305,7 +307,7 @@ def test_a_large_payload_comes_in_pieces(world: NodeWorld) -> None:
     (frame,) = talk.heard("ready_ack")
     assert len(frame.ready_ack.providers) == 2_000
     assert world.router.current.payload == many
-    for entry in refresh_entries(8, payload(*many.providers[1:])):
+    for entry in refresh_entries(8, encode_payload(payload(*many.providers[1:]))):
         talk.stream.feed(entry)
     talk.loop.settle()
     (frame,) = talk.heard("refresh_response")

@@ -104,11 +104,11 @@ def test_fields_of_a_later_version_are_ignored() -> None:
 def test_a_small_payload_stands_in_its_frame() -> None:
     encoded = encode_payload(SMALL)
     response = pb.RegisterResponse(generation=7, payload_revision=3, protocol="1.0")
-    (frame,) = frames_of(registration_entries(response, SMALL))
+    (frame,) = frames_of(registration_entries(response, encode_payload(SMALL)))
     assert frame.register_response.generation == 7
     assert payload_from_message(frame.register_response.payload) == SMALL
     assert frame.register_response.payload_sha256 == encoded.sha256
-    (frame,) = frames_of(refresh_entries(4, SMALL))
+    (frame,) = frames_of(refresh_entries(4, encode_payload(SMALL)))
     assert frame.refresh_request.payload_revision == 4
     assert payload_from_message(frame.refresh_request.payload) == SMALL
     assert frame.refresh_request.payload_bytes == len(encoded.data)
@@ -117,11 +117,11 @@ def test_a_small_payload_stands_in_its_frame() -> None:
 @pytest.mark.parametrize("kind", ["registration", "refresh"])
 def test_a_large_payload_travels_in_pieces(kind: str) -> None:
     if kind == "registration":
-        entries = registration_entries(pb.RegisterResponse(generation=7, payload_revision=9), LARGE)
+        entries = registration_entries(pb.RegisterResponse(generation=7, payload_revision=9), encode_payload(LARGE))
         first, *pieces = frames_of(entries)
         announced: pb.RegisterResponse | pb.NodeConfigRefreshRequest = first.register_response
     else:
-        entries = refresh_entries(9, LARGE)
+        entries = refresh_entries(9, encode_payload(LARGE))
         first, *pieces = frames_of(entries)
         announced = first.refresh_request
     assert all(len(entry) <= PIECE_BYTES + 64 for entry in entries)
@@ -139,14 +139,14 @@ def test_the_largest_payload_in_a_frame_fits_a_message() -> None:
         middle = (low + high) // 2
         is_inline = len(encode_payload(payload_of(1000, middle)).data) <= INLINE_PAYLOAD_BYTES
         low, high = (middle, high) if is_inline else (low, middle)
-    (entry,) = refresh_entries(1, payload_of(1000, low))
+    (entry,) = refresh_entries(1, encode_payload(payload_of(1000, low)))
     assert len(entry) + 2000 > INLINE_PAYLOAD_BYTES
     assert len(entry) < MAX_MESSAGE_BYTES
-    assert len(refresh_entries(1, payload_of(1000, high))) > 1
+    assert len(refresh_entries(1, encode_payload(payload_of(1000, high)))) > 1
 
 
 def pieces_of(payload: NodePayload) -> tuple[PayloadAssembler, list[pb.ConfigPiece]]:
-    first, *pieces = frames_of(refresh_entries(9, payload))
+    first, *pieces = frames_of(refresh_entries(9, encode_payload(payload)))
     announced = first.refresh_request
     assembler = PayloadAssembler(9, announced.payload_bytes, announced.payload_sha256)
     return assembler, [frame.config_piece for frame in pieces]
