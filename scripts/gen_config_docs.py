@@ -173,7 +173,7 @@ def main(arguments: list[str]) -> int:
     if is_fresh():
         return 0
     if "--check" in arguments:
-        print("docs/configuration.md is stale: run scripts/gen_config_docs.py", file=sys.stderr)
+        print("docs/configuration.md is stale: run `make docs`", file=sys.stderr)
         return 1
     TARGET.write_text(render(), encoding="utf-8")
     print("wrote docs/configuration.md")

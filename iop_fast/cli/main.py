@@ -15,6 +15,8 @@ COMMANDS = {
     "node": ("iop_fast.cli.run", "node", "Run a Node from its configuration file."),
     "up": ("iop_fast.cli.up", "up", "Run Edge and Node together on this machine, to try it out."),
     "check": ("iop_fast.cli.check", "check", "Check configuration files and print every finding."),
+    "config": ("iop_fast.cli.config", "config", "Show what a configuration file comes to."),
+    "schema": ("iop_fast.cli.schema", "schema", "Print the JSON Schema of a configuration file."),
     "status": ("iop_fast.cli.status", "status", "Show what runs where and what waits."),
     "token": ("iop_fast.cli.token", "token", "Make a token and the hash that the configuration takes."),
 }

@@ -43,7 +43,7 @@ nodes:
 
 NODE_TEMPLATE = """\
 id: {node_id}
-edge: {{address: "{link}"}}
+edge: {{address: "{link}", insecure: true}} # on this machine
 token_env: IOP_NODE_TOKEN
 native_models:
   - {{id: echo, engine: echo, chunk_ms: 20}}

@@ -14,14 +14,21 @@ from iop_fast.config.view import Spot, spots, whole
 KEYS = ("max_queue", "queue_timeout_ms")
 
 
+def holders_of(root: MapNode) -> list[Spot]:
+    """Return the providers that have either key."""
+    providers = [provider for node in spots(root, "nodes") for provider in node.spots("providers")]
+    return [provider for provider in providers if any(provider.has(key) for key in KEYS)]
+
+
+def first_line(root: MapNode, key: str) -> int | None:
+    """Return the line that provider_pool's key is taken over from in an accepted file, None where it is not."""
+    holders = [] if "provider_pool" in root.entries else holders_of(root)
+    return holders[0].place(key, at_key=True)[0] if holders else None
+
+
 def check_legacy(root: MapNode) -> list[Remark]:
     """Refuse pairs that cannot be taken over, warn about those that are ignored or taken over."""
-    holders = [
-        provider
-        for node in spots(root, "nodes")
-        for provider in node.spots("providers")
-        if any(provider.has(key) for key in KEYS)
-    ]
+    holders = holders_of(root)
     if not holders:
         return []
     if "provider_pool" in root.entries:
@@ -38,6 +45,17 @@ def check_legacy(root: MapNode) -> list[Remark]:
         message = "taken over as provider_pool.max_queue and provider_pool.queue_timeout_ms; move it there"
         remarks.append(first.remark("max_queue", message, "warning", at_key=True))
     return remarks
+
+
+def check_concurrency(root: MapNode) -> list[Remark]:
+    """nodes[].runtime.concurrency is read and shown, and decides nothing."""
+    message = "kept from earlier files and never used: the capacity of each provider decides; remove it"
+    sections = [node.section("runtime") for node in spots(root, "nodes")]
+    return [
+        section.remark("concurrency", message, "warning", at_key=True)
+        for section in sections
+        if section is not None and section.has("concurrency")
+    ]
 
 
 def _incomplete(holder: Spot) -> Remark:

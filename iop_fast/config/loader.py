@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
+from iop_fast.config.kinds import Kind, guess_kind
 from iop_fast.config.legacy import promote
 from iop_fast.config.node_rules import check_node
 from iop_fast.config.rules import check_edge
@@ -47,7 +48,7 @@ def load_edge(path: str | os.PathLike[str]) -> Loaded[EdgeConfig]:
 
 def load_edge_text(text: str | bytes, name: str) -> Loaded[EdgeConfig]:
     """Read the content of an Edge's file that findings call `name`; raise ConfigError with every finding."""
-    return _load(text, name, EdgeConfig, check_edge, promote)
+    return _load_edge(Source.of(text, name))
 
 
 def load_node(path: str | os.PathLike[str]) -> Loaded[NodeConfig]:
@@ -57,14 +58,45 @@ def load_node(path: str | os.PathLike[str]) -> Loaded[NodeConfig]:
 
 def load_node_text(text: str | bytes, name: str) -> Loaded[NodeConfig]:
     """Read the content of a Node's file that findings call `name`; raise ConfigError with every finding."""
-    return _load(text, name, NodeConfig, check_node, None)
+    return _load_node(Source.of(text, name))
 
 
-def _load(
-    text: str | bytes, name: str, model: type[C], rules: Rules, finish: Callable[[C, MapNode], C] | None
-) -> Loaded[C]:
-    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    root, remarks = read_tree(raw)
+@dataclass(slots=True)
+class Source:
+    """The content of a file, read into a tree. For callers that need both the tree and what it loads to."""
+
+    name: str
+    sha256: str
+    root: MapNode | None
+    remarks: list[Remark]
+
+    @classmethod
+    def of(cls, text: str | bytes, name: str) -> Source:
+        """Read a text that findings call `name`."""
+        raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+        root, remarks = read_tree(raw)
+        return cls(name, hashlib.sha256(raw).hexdigest(), root, remarks)
+
+    @property
+    def kind(self) -> Kind:
+        """Which file it looks like; an Edge's where nothing can be told."""
+        return "edge" if self.root is None else guess_kind(self.root)
+
+    def load(self, kind: Kind) -> Loaded[EdgeConfig] | Loaded[NodeConfig]:
+        """Load it as one kind of file; raise ConfigError with every finding."""
+        return _load_edge(self) if kind == "edge" else _load_node(self)
+
+
+def _load_edge(source: Source) -> Loaded[EdgeConfig]:
+    return _load(source, EdgeConfig, check_edge, promote)
+
+
+def _load_node(source: Source) -> Loaded[NodeConfig]:
+    return _load(source, NodeConfig, check_node, None)
+
+
+def _load(source: Source, model: type[C], rules: Rules, finish: Callable[[C, MapNode], C] | None) -> Loaded[C]:
+    name, root, remarks = source.name, source.root, list(source.remarks)
     if root is None:
         raise ConfigError(to_findings(name, model, MapNode(1, 1), remarks))
     config: C | None = None
@@ -78,7 +110,7 @@ def _load(
         raise ConfigError(findings)
     if finish is not None:
         config = finish(config, root)
-    return Loaded(config, hashlib.sha256(raw).hexdigest(), tuple(findings), name)
+    return Loaded(config, source.sha256, tuple(findings), name)
 
 
 def to_plain(node: Node) -> Any:

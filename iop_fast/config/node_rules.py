@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from iop_fast.config.rules import check_silence, once
+from iop_fast.config.rules import once
+from iop_fast.config.transport_rules import check_plaintext, check_silence
 from iop_fast.config.tree import ListNode, MapNode, Remark
 from iop_fast.config.view import Spot, text
 
@@ -18,6 +19,7 @@ def check_node(root: MapNode) -> list[Remark]:
         *once(top.spots("native_models"), "id", "model id"),
         *[remark for profile in top.spots("cli_profiles") for remark in _check_profile(profile)],
         *_check_limits(top),
+        *_check_encryption(top),
     ]
 
 
@@ -27,6 +29,13 @@ def _check_token(top: Spot) -> list[Remark]:
         key = "token_file" if top.has("token_file") else ""
         return [top.remark(key, f"expected one of token_env and token_file, got {got}", at_key=True)]
     return []
+
+
+def _check_encryption(top: Spot) -> list[Remark]:
+    edge = top.section("edge")
+    if edge is None:
+        return []
+    return check_plaintext(edge, "edge", "address", "this Node's token and all requests", "error")
 
 
 def _check_profile(profile: Spot) -> list[Remark]:

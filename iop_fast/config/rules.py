@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
-from iop_fast.config.legacy import check_legacy
-from iop_fast.config.places import bracket
+from iop_fast.config.context_rules import check_long_context
+from iop_fast.config.legacy import check_concurrency, check_legacy
 from iop_fast.config.schema.fleet import ADAPTER_OF_TYPE
+from iop_fast.config.transport_rules import check_encryption, check_link, check_listeners
 from iop_fast.config.tree import Known, ListNode, MapNode, Remark
 from iop_fast.config.view import Spot, spots, text, truth
 
@@ -205,50 +206,7 @@ def _check_type(spot: Spot) -> list[Remark]:
     if spot.has("endpoint") == spot.has("endpoint_env"):
         got = "both" if spot.has("endpoint") else "neither"
         remarks.append(spot.remark("", f"expected one of endpoint and endpoint_env, got {got}"))
-    endpoint = spot.text("endpoint")
-    if endpoint is not None and kind == "openai_compat" and endpoint.rstrip("/").endswith("/v1"):
-        message = "ends in /v1, and every request's path starts with it: the provider will be asked for /v1/v1/..."
-        remarks.append(spot.remark("endpoint", message, "warning"))
     return remarks
-
-
-def check_long_context(root: MapNode) -> list[Remark]:
-    """Long slots above capacity can never all be used, and all long contexts together must fit the provider."""
-    windows: dict[str, list[tuple[str, int]]] = {}
-    for model in spots(root, "models"):
-        mapping, window = model.section("providers"), model.whole("context_window_tokens")
-        if mapping is not None and window is not None:
-            for provider_id in mapping.node.entries:
-                windows.setdefault(provider_id, []).append((model.text("id") or "?", window))
-    remarks = []
-    for provider in providers_of(root):
-        long, capacity = provider.whole("long_context_capacity") or 0, provider.whole("capacity")
-        if capacity is not None and long > capacity:
-            message = f"{long} is above capacity {capacity}: a long request takes one slot of each"
-            remarks.append(provider.remark("long_context_capacity", message, "warning"))
-        remarks += _check_budget(provider, long, windows.get(provider.text("id") or "", []))
-    return remarks
-
-
-def _check_budget(provider: Spot, long: int, of_models: list[tuple[str, int]]) -> list[Remark]:
-    total = provider.whole("total_context_tokens")
-    if total is None or long <= 0:
-        return []
-    own = provider.whole("context_window_tokens")
-    sources = [("context_window_tokens", own)] if own is not None else []
-    if own is None and not provider.has("context_window_tokens"):
-        sources = [(f"models{bracket(model)}.context_window_tokens", window) for model, window in of_models]
-        if not sources:
-            message = "cannot be checked: neither the provider nor a model that maps to it has context_window_tokens"
-            return [provider.remark("total_context_tokens", message, "warning")]
-    return [
-        provider.remark(
-            "total_context_tokens",
-            f"{source} {window} x long_context_capacity {long} is {window * long}, expected at most {total}",
-        )
-        for source, window in sources
-        if window is not None and window * long > total
-    ]
 
 
 def check_provider_auth(root: MapNode) -> list[Remark]:
@@ -282,46 +240,6 @@ def check_served_sections(root: MapNode) -> list[Remark]:
     return remarks
 
 
-def check_listeners(root: MapNode) -> list[Remark]:
-    """Two listeners cannot have one address."""
-    remarks = []
-    first: dict[str, str] = {}
-    for name, default in (
-        ("edge", "127.0.0.1:8081"),
-        ("openai", "127.0.0.1:8080"),
-        ("admin", "127.0.0.1:8082"),
-        ("observe", None),
-    ):
-        section = Spot(root, ()).section(name)
-        given = section.text("listen") if section is not None and section.has("listen") else default
-        if given is None or given.endswith(":0"):
-            continue
-        if given in first:
-            holder = section or Spot(root, ())
-            at = "listen" if section is not None else ""
-            remarks.append(holder.remark(at, f"{name}.listen {given} is the address of {first[given]}.listen too"))
-        first.setdefault(given, name)
-    return remarks
-
-
-def check_link(root: MapNode) -> list[Remark]:
-    """Silence is judged by heartbeats: it must be longer than the time between two of them."""
-    edge = Spot(root, ()).section("edge")
-    link = edge.section("link") if edge is not None else None
-    return check_silence(link) if link is not None else []
-
-
-def check_silence(spot: Spot) -> list[Remark]:
-    """Check heartbeat_ms against silence_ms, with the defaults of both files."""
-    heartbeat = spot.whole("heartbeat_ms") if spot.has("heartbeat_ms") else 5_000
-    silence = spot.whole("silence_ms") if spot.has("silence_ms") else 15_000
-    if heartbeat is None or silence is None or silence >= 2 * heartbeat:
-        return []
-    key = "silence_ms" if spot.has("silence_ms") else "heartbeat_ms"
-    message = f"silence_ms {silence} is below twice heartbeat_ms {heartbeat}: one late heartbeat would end a session"
-    return [spot.remark(key, message)]
-
-
 RULES: tuple[Callable[[MapNode], list[Remark]], ...] = (
     check_unique,
     check_principals,
@@ -333,6 +251,8 @@ RULES: tuple[Callable[[MapNode], list[Remark]], ...] = (
     check_provider_auth,
     check_served_sections,
     check_listeners,
+    check_encryption,
     check_link,
     check_legacy,
+    check_concurrency,
 )

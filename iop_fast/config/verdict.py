@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from iop_fast.config.places import find, position, render
 from iop_fast.config.scalars import WHOLE, odd_kind
-from iop_fast.config.schema.fields import PATTERN_WORDS, child, field_at, is_section, mark, unwrap
+from iop_fast.config.schema.fields import PATTERN_WORDS, child, field_at, is_map, is_section, mark, unwrap
 from iop_fast.config.tree import Known, Location, MapNode, Node, Remark, Scalar, kind_of
 from iop_fast.errors import Finding
 
@@ -90,7 +90,7 @@ def remarks_of(model: Any, root: MapNode, error: ValidationError) -> list[Remark
 
 def _remark(model: Any, root: MapNode, details: ErrorDetails) -> Remark:
     location: Location = tuple(details["loc"])
-    is_key = location[-1:] == ("[key]",)
+    is_key = location[-1:] == ("[key]",) and is_map(_annotation_at(model, location[:-2]))
     if is_key:
         location = location[:-1]
     kind = details["type"]
@@ -109,14 +109,18 @@ def _remark(model: Any, root: MapNode, details: ErrorDetails) -> Remark:
     return Remark(line, column, location, _message(details, node, is_quiet))
 
 
+def _annotation_at(model: Any, location: Location) -> Any:
+    annotation = model
+    for part in location:
+        _, annotation = child(annotation, part)
+    return annotation
+
+
 def _unknown_key(model: Any, line: int, column: int, location: Location) -> Remark:
     name = str(location[-1])
     if name in SECRET_KEYS:
         return Remark(line, column, location, f"unknown key: {SECRET_KEYS[name]}")
-    annotation = model
-    for part in location[:-1]:
-        _, annotation = child(annotation, part)
-    section = unwrap(annotation)
+    section = unwrap(_annotation_at(model, location[:-1]))
     names = section.model_fields if is_section(section) else ()
     return Remark(line, column, location, "unknown key", known=Known(name, names))
 

@@ -67,6 +67,7 @@ def trees(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 @given(trees(SCALARS))
+@example({"[key]": [], "models": [{"id": "m", "providers": {"[key]": 1, "é": "s"}}]})
 def test_any_tree_of_known_keys_loads_or_is_refused(data: Any) -> None:
     try:
         text = yaml.safe_dump(data, allow_unicode=True)

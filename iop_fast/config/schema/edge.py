@@ -107,6 +107,12 @@ class Edge(Section):
     name: Text | None = setting("Name shown to people.", apply="restart", default=None)
     listen: Address = setting("Address of the listener that Nodes dial.", apply="restart", default="127.0.0.1:8081")
     tls: ServerTls | None = setting("Transport security of the listener.", apply="restart", default=None)
+    insecure: bool = setting(
+        "Listen without tls on an address that other machines reach; Nodes' tokens and all requests cross the network "
+        "readable.",
+        apply="restart",
+        default=False,
+    )
     link: Link = setting("The sessions with the Nodes.", apply="restart", factory=Link)
     log: Log = setting("Logging.", apply="restart", factory=Log)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_address
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -111,6 +112,16 @@ def parse_address(value: str) -> tuple[str, int]:
     return (match[1] or match[2], port)
 
 
+def is_loopback(host: str) -> bool:
+    """True for a host of this machine alone: localhost, 127.0.0.0/8, ::1. Other names are not looked up."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
 def check_address(value: str) -> str:
     """Accept what `parse_address` can read."""
     parse_address(value)
@@ -125,8 +136,7 @@ def check_local_address(value: str) -> str:
         if not path.startswith("/") or len(path.encode()) > 103 or "\0" in path:
             raise ValueError("expected unix: with an absolute path of at most 103 bytes")
         return value
-    host, _ = parse_address(value)
-    if host != "localhost" and host != "::1" and re.fullmatch(r"127(\.[0-9]{1,3}){3}", host) is None:
+    if not is_loopback(parse_address(value)[0]):
         raise ValueError("expected a loopback address (127.0.0.1, [::1], localhost) or unix:/path: it has no login")
     return value
 

@@ -148,7 +148,7 @@ class Adapter(Section):
     name: Id = setting("Name that providers refer to, unique on the Node.", apply="restart")
     type: AdapterType = setting("Kind of backend.", apply="restart")
     endpoint: Endpoint | None = setting(
-        "URL of the backend, without the /v1 of the API.", apply="restart", default=None, quiet=True
+        "URL of the backend, with or without the /v1 of the API.", apply="restart", default=None, quiet=True
     )
     endpoint_env: EnvName | None = setting(
         "Variable of the Node's environment that holds the URL.", apply="restart", default=None, quiet=True
@@ -176,7 +176,7 @@ class Provider(Section):
     )
     adapter: Id | None = setting("Entry of the Node's adapters that it uses.", apply="restart", default=None)
     endpoint: Endpoint | None = setting(
-        "URL of the backend, without the /v1 of the API.", apply="restart", default=None, quiet=True
+        "URL of the backend, with or without the /v1 of the API.", apply="restart", default=None, quiet=True
     )
     endpoint_env: EnvName | None = setting(
         "Variable of the Node's environment that holds the URL.", apply="restart", default=None, quiet=True

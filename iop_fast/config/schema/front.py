@@ -174,6 +174,12 @@ class OpenAi(Section):
 
     listen: Address = setting("Address of the listener.", apply="restart", default="127.0.0.1:8080")
     tls: ServerTls | None = setting("Transport security of the listener.", apply="restart", default=None)
+    insecure: bool = setting(
+        "Say that no tls on an address that other machines reach is meant, because what stands in front of it encrypts "
+        "or the network is trusted.",
+        apply="restart",
+        default=False,
+    )
     long_context_threshold_tokens: int = setting(
         "A request whose estimated input reaches this is of the class `long`.",
         apply="live",

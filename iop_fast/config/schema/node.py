@@ -17,6 +17,11 @@ class NodeEdge(Section):
 
     address: Address = setting("Address of the Edge's listener for Nodes.", apply="restart")
     tls: ClientTls | None = setting("Transport security of the connection.", apply="restart", default=None)
+    insecure: bool = setting(
+        "Dial without tls an Edge on another machine; the Node's token and all requests cross the network readable.",
+        apply="restart",
+        default=False,
+    )
 
 
 class CliProfile(Section):

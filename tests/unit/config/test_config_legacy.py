@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from .files import accepted, errors, warnings
+import pytest
+
+from iop_fast.config.catalog import build_catalog
+
+from .files import FLEET, accepted, errors, findings, warnings
 
 TWO = """\
 models: [{{id: m, providers: {{p: s, q: s}}}}]
@@ -71,3 +75,24 @@ def test_with_provider_pool_present_they_are_ignored_with_warnings() -> None:
         "nodes[n].providers[q].max_queue: ignored, because provider_pool is present; remove it",
     ]
     assert accepted(text).config.nodes[0].providers[1].max_queue is None
+
+
+@pytest.mark.parametrize("concurrency", [0, 1, 1_000_000])
+def test_concurrency_is_taken_with_a_warning_and_is_no_capacity(concurrency: int) -> None:
+    text = FLEET.replace(
+        "    providers:\n      - id: p1", f"    runtime: {{concurrency: {concurrency}}}\n    providers:\n      - id: p1"
+    )
+    loaded = accepted(text)
+    assert [str(one) for one in loaded.warnings] == [
+        "f:7:15: warning: nodes[n1].runtime.concurrency: "
+        "kept from earlier files and never used: the capacity of each provider decides; remove it"
+    ]
+    assert loaded.config.nodes[0].runtime.concurrency == concurrency
+    assert build_catalog(loaded.config) == build_catalog(accepted(FLEET).config)
+
+
+def test_concurrency_has_bounds_all_the_same() -> None:
+    text = FLEET.replace(
+        "    providers:\n      - id: p1", "    runtime: {concurrency: -1}\n    providers:\n      - id: p1"
+    )
+    assert [one.severity for one in findings(text)] == ["warning", "error"]

@@ -120,10 +120,10 @@ class TestAdapters:
             "nodes[n].providers[p].profile: has no meaning for the type vllm, expected endpoint or endpoint_env"
         ]
 
-    def test_an_endpoint_with_the_version_is_a_warning(self) -> None:
-        (found,) = warnings(provider("", base="type: vllm, endpoint: 'http://h/v1'"))
-        assert "/v1/v1" in found
-        assert warnings(provider("", base="type: ollama, endpoint: 'http://h/v1'")) == []
+    @pytest.mark.parametrize("url", ["http://h:8000", "http://h:8000/", "http://h:8000/v1", "http://h:8000/v1/"])
+    def test_an_endpoint_may_end_in_the_version_of_the_api(self, url: str) -> None:
+        """The Node asks the same URL for each spelling: see tests/unit/node/adapters/test_http_rules.py."""
+        assert findings(provider("", base=f"type: vllm, endpoint: '{url}'")) == []
 
 
 class TestLongContext:
@@ -147,7 +147,7 @@ class TestLongContext:
 
     def test_without_long_slots_or_total_nothing_is_demanded(self) -> None:
         assert findings(provider("context_window_tokens: 100, total_context_tokens: 1")) == []
-        assert findings(provider("context_window_tokens: 100, long_context_capacity: 3")) == []
+        assert findings(provider("context_window_tokens: 100000, long_context_capacity: 3")) == []
 
     def test_a_total_that_cannot_be_checked_is_a_warning(self) -> None:
         (found,) = warnings(provider("long_context_capacity: 1, total_context_tokens: 10"))
@@ -158,6 +158,41 @@ class TestLongContext:
         assert warnings(provider("long_context_capacity: 5")) == [
             "nodes[n].providers[p].long_context_capacity: 5 is above capacity 4: a long request takes one slot of each"
         ]
+
+    UNUSED = "nodes[n].providers[p].long_context_capacity: no request can use these slots: "
+
+    def test_a_window_under_the_threshold_is_a_warning(self) -> None:
+        text = provider("context_window_tokens: 99999, long_context_capacity: 1")
+        assert warnings(text) == [
+            f"{self.UNUSED}context_window_tokens 99999 is below openai.long_context_threshold_tokens 100000"
+        ]
+        assert errors(text) == []
+        assert findings(text.replace("99999", "100000")) == []
+        assert findings(text.replace("long_context_capacity: 1", "long_context_capacity: 0")) == []
+
+    def test_the_threshold_of_the_file_counts(self) -> None:
+        text = provider("context_window_tokens: 8000, long_context_capacity: 1")
+        assert findings("openai: {long_context_threshold_tokens: 8000}\n" + text) == []
+        assert "is below openai.long_context_threshold_tokens 8001" in "".join(
+            warnings("openai: {long_context_threshold_tokens: 8001}\n" + text)
+        )
+
+    def test_the_largest_window_of_the_models_counts_where_all_give_one(self) -> None:
+        text = provider("long_context_capacity: 1")
+        two = "models: [{id: m, providers: {p: s}%s}, {id: o, providers: {p: s}%s}]\n"
+        head, _, nodes = text.partition("\n")
+        assert head == "models: [{id: m, providers: {p: s}}]"
+        small, large = ", context_window_tokens: 10", ", context_window_tokens: 200000"
+        assert findings(two % (small, "") + nodes) == []
+        assert findings(two % (small, large) + nodes) == []
+        assert warnings(two % (small, small.replace("10", "20")) + nodes) == [
+            f"{self.UNUSED}models[o].context_window_tokens 20 is below openai.long_context_threshold_tokens 100000"
+        ]
+
+    def test_a_wrong_threshold_is_one_finding(self) -> None:
+        text = provider("context_window_tokens: 10, long_context_capacity: 1")
+        (found,) = findings("openai: {long_context_threshold_tokens: 1e5}\n" + text)
+        assert found.path == "openai.long_context_threshold_tokens"
 
 
 class TestPrincipals:
@@ -242,6 +277,43 @@ class TestWhatThisBuildDoesNotServe:
 
 
 class TestListenersAndLink:
+    @pytest.mark.parametrize(
+        ("edge", "openai"),
+        [
+            ("127.0.0.1:9000", "127.0.0.1:9000"),
+            ("0.0.0.0:9000", "127.0.0.1:9000"),
+            ("127.0.0.1:9000", "0.0.0.0:9000"),
+            ("0.0.0.0:9000", "localhost:9000"),
+            ("localhost:9000", "127.0.0.1:9000"),
+            ("[::1]:9000", "LOCALHOST:9000"),
+            ("Host.Example:9000", "host.example:9000"),
+        ],
+    )
+    def test_one_of_two_cannot_be_bound(self, edge: str, openai: str) -> None:
+        text = f"edge: {{listen: '{edge}', insecure: true}}\nopenai: {{listen: '{openai}', insecure: true}}"
+        what = "is the address" if edge == openai else f"takes the address {edge}"
+        assert [str(one) for one in findings(text)] == [
+            f"f:2:18: error: openai.listen: openai.listen {openai} {what} of edge.listen too"
+        ]
+
+    @pytest.mark.parametrize(
+        ("edge", "openai"),
+        [
+            ("127.0.0.1:9000", "127.0.0.1:9001"),
+            ("127.0.0.1:9000", "127.0.0.2:9000"),
+            ("10.0.0.1:9000", "10.0.0.2:9000"),
+            ("0.0.0.0:9000", "[::1]:9000"),
+            ("0.0.0.0:0", "0.0.0.0:0"),
+        ],
+    )
+    def test_both_can_be_bound(self, edge: str, openai: str) -> None:
+        text = f"edge: {{listen: '{edge}', insecure: true}}\nopenai: {{listen: '{openai}', insecure: true}}"
+        assert findings(text) == []
+
+    def test_the_one_that_is_written_down_is_named(self) -> None:
+        (found,) = findings("admin: {}\nedge: {id: a, listen: '127.0.0.1:8082'}")
+        assert (found.line, found.column, found.path) == (2, 23, "edge.listen")
+
     def test_two_listeners_have_two_addresses(self) -> None:
         assert errors("openai: {listen: '127.0.0.1:8081'}") == [
             "openai.listen: openai.listen 127.0.0.1:8081 is the address of edge.listen too"

@@ -63,6 +63,29 @@ def test_other_endpoints_are_refused_without_being_repeated(text: str) -> None:
     assert "secret-user" not in str(caught.value)
 
 
+@pytest.mark.parametrize("root", ["", "/", "/v1", "/v1/"])
+@pytest.mark.parametrize("target", [b"/v1/chat/completions", b"/v1/models?x=/v1/y", b"/v1", b"/v1/a%2Fb"])
+def test_an_endpoint_with_and_without_the_version_is_the_same_url(root: str, target: bytes) -> None:
+    url = read_endpoint(f"http://host:8000{root}").url(target)
+    assert str(url) == f"http://host:8000{target.decode()}"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "target", "url"),
+    [
+        ("http://h/openai", b"/v1/embeddings", "http://h/openai/v1/embeddings"),
+        ("http://h/openai/v1", b"/v1/embeddings", "http://h/openai/v1/embeddings"),
+        ("http://h/v1/account/openai", b"/v1/embeddings", "http://h/v1/account/openai/embeddings"),
+        ("http://h/v1beta/openai/", b"/v1/embeddings", "http://h/v1beta/openai/embeddings"),
+        ("http://h/api/paas/v4", b"/v1/embeddings", "http://h/api/paas/v4/embeddings"),
+        ("http://h/v1", b"/v10/x", "http://h/v1/v10/x"),
+        ("http://h/v1", b"/health", "http://h/v1/health"),
+    ],
+)
+def test_an_endpoint_that_names_a_version_is_that_apis_root(endpoint: str, target: bytes, url: str) -> None:
+    assert str(read_endpoint(endpoint).url(target)) == url
+
+
 def test_a_repeated_field_keeps_its_values_and_their_order() -> None:
     fields = [(b"X-A", b"1"), (b"y", b"2"), (b"x-a", b"3")]
     assert request_fields(fields, "") == [("X-A", "1"), ("y", "2"), ("X-A", "3")]
