@@ -1,12 +1,12 @@
-"""Which provider serves which model under what name: the configuration as dispatch needs it. Immutable."""
+"""Which provider serves which model under what name, and whose tokens are whose: what dispatch needs. Immutable."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from iop_fast.config.schema import ADAPTER_OF_TYPE, LABELLING_TYPES, EdgeConfig, Node, Provider
+from iop_fast.config.schema import ADAPTER_OF_TYPE, LABELLING_TYPES, EdgeConfig, Node, OpenAi, Provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,25 @@ class CatalogModel:
 
 
 @dataclass(frozen=True, slots=True)
+class CatalogPrincipal:
+    """Whom a token's usage is booked to. `name` is the principal's alias, else its ref."""
+
+    name: str
+    principal_ref: str
+    token_ref: str
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
-    """All providers in file order and all models by id, in file order."""
+    """All providers in file order, all models by id, in file order, and principals by their tokens' hashes.
+
+    A hash is the 32 bytes of sha256: a request's token is hashed to be looked up, so the hash as the file writes it, 64
+    hex characters, is a token like any other and finds nobody.
+    """
 
     providers: tuple[CatalogProvider, ...]
     models: Mapping[str, CatalogModel]
+    principals: Mapping[bytes, CatalogPrincipal] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def build_catalog(config: EdgeConfig) -> Catalog:
@@ -59,7 +73,17 @@ def build_catalog(config: EdgeConfig) -> Catalog:
         )
         for model in config.models
     }
-    return Catalog(providers, MappingProxyType(models))
+    return Catalog(providers, MappingProxyType(models), MappingProxyType(principals_of(config.openai)))
+
+
+def principals_of(openai: OpenAi) -> dict[bytes, CatalogPrincipal]:
+    """Map the sha256 of each known token to whom it stands for; several tokens may stand for one principal."""
+    return {
+        bytes.fromhex(entry.token_hash_sha256): CatalogPrincipal(
+            entry.alias or entry.principal_ref, entry.principal_ref, entry.token_ref
+        )
+        for entry in openai.principal_tokens
+    }
 
 
 def type_of(node: Node, provider: Provider) -> str:

@@ -127,7 +127,7 @@ class Runtime:
             can=MappingProxyType(can),
             models=MappingProxyType(models),
             models_page=b'{"object":"list","data":[' + b",".join(entry.page for entry in models.values()) + b"]}",
-            principals=MappingProxyType(principals_of(config.openai)),
+            principals=MappingProxyType(principals_of(catalog)),
             routes=MappingProxyType({key: route_fields(key) if config.openai.expose_route else () for key in can}),
             fields=FieldTable(rule),
             forward_rule=rule,
@@ -267,12 +267,9 @@ def route_fields(key: Key) -> Sequence[Field]:
     return ((b"x-iop-provider", key[1].encode()), (b"x-iop-node", key[0].encode()))
 
 
-def principals_of(openai: OpenAi) -> dict[bytes, Principal]:
+def principals_of(catalog: Catalog) -> dict[bytes, Principal]:
     """Map the sha256 of each known token to its labels."""
-    return {
-        bytes.fromhex(entry.token_hash_sha256): Principal(entry.alias or entry.principal_ref, entry.token_ref)
-        for entry in openai.principal_tokens
-    }
+    return {digest: Principal(one.name, one.token_ref) for digest, one in catalog.principals.items()}
 
 
 def forward_rule(openai: OpenAi) -> ForwardRule | None:

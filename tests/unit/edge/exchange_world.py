@@ -8,7 +8,7 @@ from random import Random
 from types import TracebackType
 from typing import Any
 
-from iop_fast.config.catalog import Catalog, CatalogModel, CatalogProvider
+from iop_fast.config.catalog import Catalog, CatalogModel, CatalogProvider, principals_of
 from iop_fast.config.payload import NodePayload, RuntimeSettings
 from iop_fast.config.schema import EdgeConfig
 from iop_fast.edge.exchange import Exchange
@@ -257,6 +257,7 @@ def runtime_of(
             )
             for entry in parsed.models
         },
+        principals_of(parsed.openai),
     )
     nodes = dict.fromkeys(entry.node_id for entry in providers)
     payloads = {node: NodePayload(RuntimeSettings(0, 0), (), ()) for node in nodes}
