@@ -27,6 +27,8 @@ ENV_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 SHA256_PATTERN = r"^[0-9a-fA-F]{64}$"
 # RFC 9110, section 5.6.2: the characters of a token.
 HEADER_PATTERN = r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}$"
+# RFC 6454, section 6.2: scheme, host and a port that is not the scheme's own, as a browser writes them.
+ORIGIN_PATTERN = r"^https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?$"
 # Printable: no control characters and no line ends of any script.
 TEXT_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,256}$"
 
@@ -36,6 +38,7 @@ PATTERN_WORDS = {
     ENV_PATTERN: "expected the name of an environment variable (letters, digits, _), never the value itself",
     SHA256_PATTERN: "expected the sha256 of the token as 64 hex characters, never the token itself",
     HEADER_PATTERN: "expected the name of an HTTP header",
+    ORIGIN_PATTERN: "expected scheme, host and maybe port in lower case and without a path, as https://example.org",
     TEXT_PATTERN: "expected 1 to 256 printable characters",
 }
 
@@ -94,6 +97,7 @@ Entries = Annotated[tuple[T, ...], Strict(False)]
 Id = Annotated[str, StringConstraints(pattern=ID_PATTERN)]
 EnvName = Annotated[str, StringConstraints(pattern=ENV_PATTERN)]
 HeaderName = Annotated[str, StringConstraints(pattern=HEADER_PATTERN)]
+Origin = Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
 Text = Annotated[str, StringConstraints(pattern=TEXT_PATTERN)]
 Sha256 = Annotated[str, StringConstraints(pattern=SHA256_PATTERN), AfterValidator(str.lower)]
 

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from iop_fast.config.schema.common import ServerTls
-from iop_fast.config.schema.fields import DAY_MS, MIB, Address, Entries, HeaderName, Id, Section, Sha256, Text, setting
+from iop_fast.config.schema.fields import (
+    DAY_MS,
+    MIB,
+    Address,
+    Entries,
+    HeaderName,
+    Id,
+    Origin,
+    Section,
+    Sha256,
+    Text,
+    setting,
+)
 
 
 class PrincipalToken(Section):
@@ -55,6 +67,15 @@ class HttpLimits(Section):
         apply="restart",
         default=16_384,
         ge=1,
+        le=1_000_000,
+        at_limit="503 overloaded, connection closed",
+    )
+    connections_per_address: int = setting(
+        "Connections open at one time from one client address; 0 for no limit of its own. Behind a proxy all clients "
+        "have the proxy's address.",
+        apply="restart",
+        default=0,
+        ge=0,
         le=1_000_000,
         at_limit="503 overloaded, connection closed",
     )
@@ -169,6 +190,28 @@ class HttpLimits(Section):
     )
 
 
+class UsageLog(Section):
+    """A file with one JSON object for each request that a provider saw. Giving the section turns it on."""
+
+    path: Text = setting("The file; its folder exists. It is only ever appended to.", apply="restart")
+    file_bytes: int = setting(
+        "Size at which the file is renamed to PATH.1, that one to PATH.2 and so on, and a new one begun.",
+        apply="restart",
+        unit="bytes",
+        default=64 * MIB,
+        ge=65_536,
+        le=1_048_576 * MIB,
+    )
+    files: int = setting(
+        "Files that are kept, the one being written included.",
+        apply="restart",
+        default=8,
+        ge=1,
+        le=1_000,
+        at_limit="the oldest is removed",
+    )
+
+
 class OpenAi(Section):
     """The OpenAI-compatible listener."""
 
@@ -206,4 +249,19 @@ class OpenAi(Section):
         apply="restart",
         default=True,
     )
+    sse_keep_alive_ms: int = setting(
+        "Time without a byte after which a client of an event stream is sent an SSE comment; 0 for never. Only between "
+        "two events, and never before the provider's own head. Some clients cannot read comments.",
+        apply="restart",
+        unit="ms",
+        default=0,
+        ge=0,
+        le=DAY_MS,
+    )
+    cors_origins: Entries[Origin] = setting(
+        "Origins of web pages that may use the API from a browser, as https://example.org; none may while it is empty.",
+        apply="restart",
+        default=(),
+    )
+    usage_log: UsageLog | None = setting("Where usage is written for billing.", apply="restart", default=None)
     limits: HttpLimits = setting("Limits of the HTTP front.", apply="restart", factory=HttpLimits)
