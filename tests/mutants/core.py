@@ -70,7 +70,7 @@ MUTANTS = [
     *mutants(
         "wait_queue",
         ("excluded not in the key", " and line.excluded == excluded:", ":"),
-        ("label not in the key", " and line.is_long == is_long", ""),
+        ("model not in the key", "if line.model == model and line.needs", "if line.needs"),
         ("needs not in the key", " and line.needs == needs", ""),
         (
             "re-admitted at the end of its line",
@@ -203,7 +203,7 @@ MUTANTS = [
         ),
         ("re-admitted for ever", "        ended.was_readmitted = True\n", ""),
         ("pressure without capacity", "        if state.capacity == 0:\n            return False\n", ""),
-        ("offline shows its load", "row.in_flight if is_online else 0", "row.in_flight"),
+        ("offline shows its capacity", "row.capacity if is_online else 0", "row.capacity"),
         (
             "link moves nobody",
             "            self.queue.mark_provider(provider)\n            provider = self.ledger.providers[provider].next",
@@ -217,7 +217,7 @@ MUTANTS = [
         ("time may fall", "        if now_ns < self.now_ns:", "        if False:"),
         ("wrong position", "position = 1 + self.competing", "position = self.competing"),
         (
-            "decision twice",
+            "draining ends one",
             "        slot = self.queue.oldest()\n        while slot != NONE:\n            self.evict(slot, EVICTED_DRAINING)",
             "        slot = self.queue.oldest()\n        if slot != NONE:\n            self.evict(slot, EVICTED_DRAINING)",
         ),

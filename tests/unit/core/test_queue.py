@@ -226,6 +226,23 @@ def test_many_kinds_of_waiters_keep_the_global_order() -> None:
         assert isinstance(held, Lease)
 
 
+def test_kinds_that_meet_in_one_bucket_stay_apart() -> None:
+    """Lines that differ in the label or in the excluded provider alone: over 200 needs some share a hash bucket."""
+    for needs in range(1, 201):
+        away = provider("p1", can=255, healthy=False)
+        here = [provider("p2", node="n2", can=255), provider("p3", node="n2", can=255)]
+        desk = Desk(plan(away._replace(healthy=True), *here))
+        lost, *_ = [desk.ask() for _ in range(3)]
+        desk.core.node_down(0, "n1", 1)
+        desk.core.node_ready(0, "n1", 2, {"p1": False})
+        desk.queue(1, needs=needs)
+        assert isinstance(desk.core.readmit(0, desk.callers[0], "m", needs, lost), Waiter)
+        assert [row.queued for row in desk.core.snapshot()] == [1, 2, 2], needs
+        desk.queue(1, needs=needs, long=True)
+        desk.change(plan(away, here[0]._replace(long_capacity=1), here[1]))
+        assert [row.queued for row in desk.core.snapshot()] == [1, 3, 2], needs
+
+
 def test_callers_are_called_once() -> None:
     desk = Desk(plan(provider("p"), timeout_ms=10))
     lease = desk.ask()
