@@ -279,7 +279,9 @@ class Session:
         if self._state is SessionState.CLOSED:
             return
         if left_ms > 0 and (self._outbox.queued_bytes or self._outbox.is_writing):
-            self._loop.call_later(FLUSH_LOOK_MS / 1000, self._flush, left_ms - FLUSH_LOOK_MS)
+            if self._drain_timer is not None:  # no run is left to be stopped when the limit comes
+                self._drain_timer.cancel()
+            self._drain_timer = self._loop.call_later(FLUSH_LOOK_MS / 1000, self._flush, left_ms - FLUSH_LOOK_MS)
         else:
             self.close("drained")
 

@@ -520,6 +520,17 @@ def test_runs_left_at_the_drain_limit_are_stopped(world: NodeWorld) -> None:
     assert ended(talk).reason == "drained"
 
 
+def test_a_session_that_ends_while_it_hands_over_its_last_message_keeps_no_timer(world: NodeWorld) -> None:
+    talk = world.session()
+    talk.make_ready()
+    talk.stream.is_held = True
+    talk.session.drain(30_000)
+    talk.loop.run_for(0.5)
+    talk.session.close("test")
+    talk.loop.settle()
+    assert [timer for timer in world.loop._scheduled if not timer.cancelled()] == []  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("accepted", [False, True])
 def test_a_node_that_is_not_ready_has_nothing_to_drain(world: NodeWorld, accepted: bool) -> None:
     async def silent() -> None:
