@@ -70,6 +70,11 @@ class Client:
         return f"<Client {self.number} {self.outcome or self.state}>"
 
     @property
+    def exchange(self) -> Exchange | None:
+        """The Edge's side of the request; None when its head was enough for an answer."""
+        return self._receiver if isinstance(self._receiver, Exchange) else None
+
+    @property
     def state(self) -> str:
         """Where its request stands, in the Edge's words."""
         if isinstance(self._receiver, Exchange):

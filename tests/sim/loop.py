@@ -15,9 +15,12 @@ from iop_fast._core.clock import VirtualClock
 
 NS = 1_000_000_000
 
+# So many turns without a move of the clock are programs that keep each other busy for ever.
+TURNS_MAX = 100_000
+
 
 class Stuck(AssertionError):
-    """Nothing is ready, no timer is set, and the main task has not ended."""
+    """Nothing is ready and no timer is set, or time stands still, and the main task has not ended."""
 
 
 class _TimeSelector(selectors.BaseSelector):
@@ -26,6 +29,7 @@ class _TimeSelector(selectors.BaseSelector):
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
         self._keys: dict[Any, selectors.SelectorKey] = {}
+        self._turns = 0  # since time moved
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         key = selectors.SelectorKey(fileobj, fileobj if isinstance(fileobj, int) else fileobj.fileno(), events, data)
@@ -41,7 +45,11 @@ class _TimeSelector(selectors.BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise Stuck("nothing is ready and no timer is set")
+        self._turns += 1
+        if self._turns > TURNS_MAX:
+            raise Stuck(f"{TURNS_MAX} turns of the loop at one time")
         if timeout > 0:
+            self._turns = 0
             # One nanosecond more than asked, so that a float rounded down cannot make the loop spin.
             self._clock.advance_to(self._clock.now_ns() + int(timeout * NS) + 1)
         return []

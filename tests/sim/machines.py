@@ -98,7 +98,7 @@ class WatchedGate(Gate):
         return super().release(lease)
 
     def node_ready(self, node_id: str, generation: int, healthy: Mapping[str, bool]) -> bool:
-        self._world.check_ready(node_id, generation)
+        self._world.inspector.check_ready(node_id, generation)
         return super().node_ready(node_id, generation, healthy)
 
     def node_down(self, node_id: str, generation: int) -> bool:
@@ -198,7 +198,6 @@ class NodeProgram:
 
     async def drain(self, limit_ms: int) -> None:
         """Shut down in order."""
-        self.is_draining = True
         await self.dialer.drain(limit_ms)
         await self._close()
 
@@ -250,6 +249,7 @@ class NodeHost:
     def shut_down(self, program: NodeProgram, limit_ms: int) -> None:
         """Let a process end in order."""
         self._world.note(f"{program.name} shuts down")
+        program.is_draining = True
         program.process.create_task(self._drain(program, limit_ms))
 
     async def _drain(self, program: NodeProgram, limit_ms: int) -> None:

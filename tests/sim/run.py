@@ -20,6 +20,7 @@ MET = (
     "slow_client",
     "slow_cancel",
     "upstream_paused",
+    "ended_while_paused",
     "released_unconfirmed",
     "readmitted",
     "queued",

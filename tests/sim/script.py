@@ -77,7 +77,8 @@ class ProviderScript:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a provider does with one request. `cancel_s` is how long it takes to let go of it."""
+    """What a provider does with one request. `ends_at_once`: its end comes with its last chunk, paused
+    or not. `cancel_s` is how long it takes to let go of it."""
 
     kind: str = "ok"
     connect_s: float = 0.001
@@ -85,6 +86,7 @@ class Behaviour:
     chunks: int = 3
     chunk_bytes: int = 100
     chunk_gap_s: float = 0.01
+    ends_at_once: bool = False
     cancel_s: float = 0.0
 
 
@@ -252,6 +254,7 @@ def write_behaviour(random: Random) -> Behaviour:
         chunks=chunks,
         chunk_bytes=random.choice((1, 20, 200, 4_000, 70_000 if chunks < 10 else 200)),
         chunk_gap_s=random.choice((0.0, 0.0, 0.002, 0.05, 0.3)),
+        ends_at_once=random.random() < 0.5,
         cancel_s=random.choice((0.0, 0.0, 0.0, 0.2, 8.0)),
     )
 

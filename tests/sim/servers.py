@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tests.sim.machines import NodeProgram
     from tests.sim.world import World
 
+# What a connect attempt takes.
+PROBE_S = 0.005
+
 Fields = list[tuple[bytes, bytes]]
 
 ERROR_BODY = b'{"error":{"message":"as the provider says it","type":"odd_error"}}'
@@ -109,8 +112,11 @@ class SimAdapter:
 
     async def _probe(self) -> str | None:
         waited = self.loop.create_future()
-        self.loop.call_later(0.005, waited.set_result, None)
-        await waited
+        timer = self.loop.call_later(PROBE_S, waited.set_result, None)
+        try:
+            await waited
+        finally:
+            timer.cancel()
         return "connection refused" if self.server.is_down else None
 
 
@@ -288,7 +294,12 @@ class SimRun:
         elif self._left:
             self._left -= 1
             self._say(self._chunk(total - self._left))
-            self._next_chunk()
+            if not self._left and self.behaviour.ends_at_once:
+                if self._is_paused:
+                    self._world.count("ended_while_paused")
+                self._complete()
+            else:
+                self._next_chunk()
         else:
             self._complete()
 

@@ -37,6 +37,7 @@ from iop_fast.logs import ROOT, fields_of
 from iop_fast.node import session as node_session
 from tests.sim.clients import CLIENT_FIELD, Client
 from tests.sim.faults import Faults
+from tests.sim.inspector import Inspector
 from tests.sim.loop import VirtualLoop
 from tests.sim.machines import DRAIN_MS, EdgeHost, NodeHost, NodeProgram, first_config
 from tests.sim.pipes import Pipe
@@ -54,8 +55,6 @@ from tests.sim.script import (
 from tests.sim.servers import Server
 
 LOOK_S = 0.05
-# A Node waits so long for the runs of its earlier sessions (limits.old_runs_ms), and not longer.
-OLD_RUNS_NS = 5_000_000_000
 
 # Errors that a world may log, each with what it must have met for that.
 EXPECTED_ERRORS = {"old_runs_left": "slow_cancel"}
@@ -97,9 +96,9 @@ class World:
         self.first_config = first_config(self.script)
         self.config = deepcopy(self.first_config)
         self.edge: EdgeHost
+        self.inspector = Inspector(self)
         self.acks: dict[int, None] = {}  # generations whose true ready ack is on its way or has come
-        self._dead: list[NodeProgram] = []
-        self._stopped: list[NodeProgram] = []
+        self.dead: list[NodeProgram] = []
         self._began_ns = self.now_ns
         self._faults = Faults(self)
 
@@ -146,29 +145,14 @@ class World:
 
     def on_program_gone(self, program: NodeProgram) -> None:
         """A Node's process was killed: its connections to providers are closed by the system."""
-        self._dead.append(program)
+        self.dead.append(program)
         for server in self.servers.values():
             for run in [run for run in server.active if run.program is program]:
                 server.close(run)
 
     def on_program_stopped(self, program: NodeProgram) -> None:
         """A Node's process has ended in order."""
-        self._stopped.append(program)
-        self.loop.call_later(0.001, self._check_program, program)
-
-    def check_ready(self, node_id: str, generation: int) -> None:
-        """A Node becomes a candidate: it has said so, and its process has ended the runs of its earlier sessions, or
-        has waited for them as long as it may."""
-        if generation not in self.acks:
-            self.fail(f"{node_id} is a candidate and has not said that it is ready")
-        link = self.edge.links.current(node_id)
-        assert link is not None
-        if self.now_ns - link.accepted_at_ns >= OLD_RUNS_NS:
-            return
-        for server in self.servers.values():
-            for run in server.active:
-                if run.program.instance_id == link.session.instance_id:
-                    self.fail(f"{node_id} is ready again and run {run.run_id} of its earlier session goes on")
+        self.loop.call_later(0.001, self.inspector.check_program, program)
 
     # Life.
 
@@ -208,6 +192,7 @@ class World:
             self._add_client(client)
         for fault in self.script.faults:
             self.loop.call_later(fault.at_s, self._strike, fault)
+        self.inspector.watch()
         await asyncio.sleep(QUIET_AT_S)
         self.note("quiet")
         self._faults.end()
@@ -217,9 +202,10 @@ class World:
             await self._settle()
             await self._probe()
             await self._shut_down()
-            self._check_end()
+            self.inspector.check_end()
         except Unsettled as error:
             self.fail(str(error))
+        self.inspector.stop()
         self._bury()
 
     def _strike(self, fault: FaultScript) -> None:
@@ -244,10 +230,10 @@ class World:
         """Wait until the world is in order, and look that nothing is held then."""
         await self._until("every Node is ready", self._are_nodes_ready, 90.0)
         await self._until("every request is over", lambda: all(client.is_over for client in self.clients), 300.0)
-        await self._until("no provider works", self._are_providers_idle, 60.0)
+        await self._until("no provider works", self.are_providers_idle, 60.0)
         await self._until("every provider is healthy", self._are_providers_healthy, 60.0)
         await self._until("every Node runs the current configuration", self._are_nodes_current, 5.0)
-        self._check_idle()
+        self.inspector.check_idle()
 
     def _are_nodes_ready(self) -> bool:
         for host in self.hosts:
@@ -273,7 +259,7 @@ class World:
                 return False
         return True
 
-    def _are_providers_idle(self) -> bool:
+    def are_providers_idle(self) -> bool:
         return not any(server.active for server in self.servers.values())
 
     def _are_providers_healthy(self) -> bool:
@@ -286,7 +272,7 @@ class World:
             await self._until(f"model {model} is served", lambda: client.is_over, 5.0)  # noqa: B023 - awaited here
             if client.label != "whole" or client.runs != 1:
                 self.fail(f"model {model} is not served in a world in order: {client.label}, {client.runs} runs")
-        self._check_idle()
+        self.inspector.check_idle()
 
     async def _shut_down(self) -> None:
         """The Edge shuts down with requests under way, then the Nodes."""
@@ -317,76 +303,11 @@ class World:
         await self._until("the Nodes stop", lambda: all(task.done() for task in stopping), 30.0)
         await asyncio.sleep(1.0)
         for program in programs:
-            self._check_program(program)
-
-    # Checks.
-
-    def _check_idle(self) -> None:
-        """Nothing is held, waits or is remembered."""
-        edge = self.edge
-        state = edge.state
-        held = {
-            "in flight": sum(row.in_flight for row in edge.gate.snapshot()),
-            "long in flight": sum(row.long_in_flight for row in edge.gate.snapshot()),
-            "queued": sum(row.queued for row in edge.gate.snapshot()),
-            "waiting": edge.gate.waiting,
-            "bytes of bodies": state.budget.used,
-            "cancelling": len(state.cancelling),
-            "runs of links": edge.links.run_count,
-            "runs of Nodes": sum(
-                len(relay.runs) for host in self.hosts for program in host.programs for relay in program.dialer.relays
-            ),
-        }
-        for what, count in held.items():
-            if count:
-                self.fail(f"nothing goes on, and {what}: {count}")
-        counters = edge.gate.counters()
-        for name in ("double_release", "reclaimed", "callback_failed"):
-            if counters[name]:
-                self.fail(f"admission counts {name}: {counters[name]}")
-        for name in ("broken", "internal"):
-            if state.counters.get(name):
-                self.fail(f"the Edge counts {name}: {state.counters[name]}")
-        for name in ("malformed", "runs_reclaimed", "runs_failed"):
-            if getattr(edge.links.counters, name):
-                self.fail(f"the links count {name}: {getattr(edge.links.counters, name)}")
-        ended = sum(counters[name] for name in counters if name.startswith(("granted", "rejected_", "evicted_")))
-        if counters["submitted"] + counters["readmitted"] != ended:
-            self.fail(f"requests were submitted and have not left admission, or left twice: {counters}")
-        self.counts["readmitted"] = counters["readmitted"]
-
-    def _check_program(self, program: NodeProgram) -> None:
-        """A Node's process that has stopped has left nothing."""
-        left = program.process.unfinished
-        if left:
-            self.fail(f"{program.name} has stopped and left {left}")
-        if program.process.failures:
-            self.fail(f"unhandled in {program.name}: {program.process.failures}")
-        if program.router.retired_count or program.router.current.backends:
-            self.fail(f"{program.name} has stopped and keeps backends")
-
-    def _check_end(self) -> None:
-        """Nothing is left of anything."""
-        self._check_idle()
-        for client in self.clients:
-            if not client.is_over:
-                self.fail(f"client {client.number} is not over: {client.state}")
-        if self.edge.process.unfinished:
-            self.fail(f"the Edge has stopped and left {self.edge.process.unfinished}")
-        if self.edge.process.failures:
-            self.fail(f"unhandled in the Edge: {self.edge.process.failures}")
-        for program in self._dead:
-            if program.process.failures:
-                self.fail(f"unhandled in {program.name}: {program.process.failures}")
-        for pipe in self.pipes:
-            for misuse in pipe.misuses:
-                self.fail(misuse)
-        if not self._are_providers_idle():
-            self.fail("a provider works for nobody")
+            self.inspector.check_program(program)
 
     def _bury(self) -> None:
         """Take apart what was killed, and what a broken world has left running."""
-        programs = self._dead + [program for host in self.hosts for program in host.programs]
+        programs = self.dead + [program for host in self.hosts for program in host.programs]
         for process in [*(program.process for program in programs), self.edge.process]:
             process.kill()
             process.bury()
