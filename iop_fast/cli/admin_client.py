@@ -18,39 +18,62 @@ class AdminError(Exception):
 class UnixConnection(http.client.HTTPConnection):
     """HTTP over a unix socket."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_S)
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
         """Connect to the socket's path."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(TIMEOUT_S)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
 
 def get_json(admin: str, path: str) -> Any:
     """GET a path of the admin listener at `admin` ("host:port" or "unix:/path"); raise AdminError."""
-    connection = UnixConnection(admin[5:]) if admin.startswith("unix:") else tcp_connection(admin)
+    status, body = exchange(admin, "GET", path, None, TIMEOUT_S)
+    if status != http.client.OK:
+        raise AdminError(f"{admin}{path} answered {status}: {body[:500].decode(errors='replace')}")
+    return read_json(admin, path, body)
+
+
+def post_json(admin: str, path: str, content: object, timeout_s: float = TIMEOUT_S) -> Any:
+    """POST an object and return the answer's, whatever its status says of it; raise AdminError for an error answer."""
+    status, body = exchange(admin, "POST", path, json.dumps(content).encode(), timeout_s)
+    answer = read_json(admin, path, body)
+    if isinstance(answer, dict) and "error" in answer:
+        raise AdminError(f"{admin}{path} answered {status}: {answer['error'].get('message', answer['error'])}")
+    return answer
+
+
+def exchange(admin: str, method: str, path: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
+    """Make one request; return status and body, or raise AdminError when nobody answers."""
+    is_unix = admin.startswith("unix:")
+    connection = UnixConnection(admin[5:], timeout_s) if is_unix else tcp_connection(admin, timeout_s)
+    headers = {"accept": "application/json"}
+    if body is not None:
+        headers["content-type"] = "application/json"
     try:
-        connection.request("GET", path, headers={"accept": "application/json"})
+        connection.request(method, path, body=body, headers=headers)
         answer = connection.getresponse()
-        body = answer.read()
+        return answer.status, answer.read()
     except (OSError, http.client.HTTPException) as error:
         raise AdminError(f"no Edge answers at {admin}: {error}; name its admin address by --admin") from error
     finally:
         connection.close()
-    if answer.status != http.client.OK:
-        raise AdminError(f"{admin}{path} answered {answer.status}: {body[:500].decode(errors='replace')}")
+
+
+def read_json(admin: str, path: str, body: bytes) -> Any:
+    """Parse an answer; raise AdminError for what is not JSON."""
     try:
         return json.loads(body)
     except ValueError as error:
         raise AdminError(f"{admin}{path} answered what is not JSON: is this an Edge's admin listener?") from error
 
 
-def tcp_connection(admin: str) -> http.client.HTTPConnection:
+def tcp_connection(admin: str, timeout_s: float = TIMEOUT_S) -> http.client.HTTPConnection:
     """Open nothing yet: a connection object for "host:port"."""
     host, _, port = admin.rpartition(":")
     if not host or not port.isdigit():
         raise AdminError(f"an admin address is host:port or unix:/path, got {admin!r}")
-    return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
+    return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)

@@ -17,6 +17,11 @@ COMMANDS = {
     "check": ("iop_fast.cli.check", "check", "Check configuration files and print every finding."),
     "config": ("iop_fast.cli.config", "config", "Show what a configuration file comes to."),
     "schema": ("iop_fast.cli.schema", "schema", "Print the JSON Schema of a configuration file."),
+    "refresh": (
+        "iop_fast.cli.refresh",
+        "refresh",
+        "Apply the Edge's file to the running Edge, or show what that would do.",
+    ),
     "status": ("iop_fast.cli.status", "status", "Show what runs where and what waits."),
     "token": ("iop_fast.cli.token", "token", "Make a token and the hash that the configuration takes."),
 }

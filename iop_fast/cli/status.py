@@ -57,8 +57,10 @@ def render(snapshot: dict[str, Any]) -> list[str]:
         f"edge {edge['id']}{' (draining)' if edge['is_draining'] else ''}, {edge['software']},"
         f" up {edge['uptime_ms'] // 1000} s, revision {snapshot['config']['revision']}",
         f"queue {queue['waiting']} of {queue['max_queue']} waiting, timeout {queue['queue_timeout_ms']} ms",
-        "",
     ]
+    if snapshot["config"].get("disk", {}).get("differs"):
+        lines.append(f"file {snapshot['config']['file']} differs from what runs: iop refresh --dry-run shows how")
+    lines.append("")
     nodes = [[node["node_id"], node["link"], *session_cells(node["session"])] for node in snapshot["nodes"]]
     lines += table(["NODE", "LINK", "FROM", "RUNS", "HEARD"], nodes)
     lines.append("")

@@ -66,7 +66,7 @@ def observe_app(readiness: Readiness) -> web.Application:
     return app
 
 
-def admin_app(readiness: Readiness, status: Callable[[], Any], own_hosts: frozenset[str]) -> web.Application:
+def admin_app(readiness: Readiness, status: Callable[[], Awaitable[Any]], own_hosts: frozenset[str]) -> web.Application:
     """Build the application of the `admin` listener.
 
     `status` returns the snapshot, `own_hosts` are the host parts of the listener's own address.
@@ -75,7 +75,7 @@ def admin_app(readiness: Readiness, status: Callable[[], Any], own_hosts: frozen
     add_probes(app, readiness)
 
     async def get_status(request: web.Request) -> web.Response:
-        return json_answer(status())
+        return json_answer(await status())
 
     app.router.add_get("/status", get_status)
     return app

@@ -31,14 +31,17 @@ from iop_fast import logs
 from iop_fast._core.clock import MonotonicClock
 from iop_fast.config.catalog import build_catalog
 from iop_fast.config.loader import Loaded, load_edge
-from iop_fast.config.payload import compile_payload
+from iop_fast.config.payload import compile_payloads
 from iop_fast.config.schema import EdgeConfig, ServerTls
 from iop_fast.config.schema.fields import parse_address
 from iop_fast.edge.admin import Readiness, admin_app, observe_app
 from iop_fast.edge.ages import Ticker
+from iop_fast.edge.disk import DiskFile
 from iop_fast.edge.front.listener import Front
 from iop_fast.edge.gate import Gate
 from iop_fast.edge.links import LinkLimits, Links
+from iop_fast.edge.refresh import Refresher
+from iop_fast.edge.refresh_http import add_refresh
 from iop_fast.edge.registration import Registrar
 from iop_fast.edge.runtime import Runtime
 from iop_fast.edge.service import EdgeService
@@ -80,8 +83,7 @@ class Edge:
         self._loaded = loaded
         self._loop = asyncio.get_running_loop()
         self._clock = MonotonicClock()
-        payloads = {node.id: compile_payload(config, node.id) for node in config.nodes}
-        runtime = Runtime.build(config, build_catalog(config), payloads)
+        runtime = Runtime.build(config, build_catalog(config), compile_payloads(config), file_sha256=loaded.sha256)
         self.links = Links(LinkLimits.of(config.edge.link))
         self.gate = Gate(runtime.plan(self.links.is_reported_up), self._clock, self._loop)
         seeded = Random(SystemRandom().getrandbits(128)) if random is None else random
@@ -99,7 +101,10 @@ class Edge:
             render=service.render,
             ticker=self._ticker,
         )
-        self._sources = Sources(self.state, self.links, self.front, loaded.path, loaded.sha256, self._clock.now_ns())
+        self.refresher = Refresher(self.state, self.links, loaded.path, self._loop)
+        self._disk = DiskFile(loaded.path)
+        self._disk_turn = asyncio.Lock()
+        self._sources = Sources(self.state, self.links, self.front, loaded.path, self._clock.now_ns())
         self._admin: Site | None = None
         self._link_server: streams.GrpcServer | None = None
         self._stack = AsyncExitStack()
@@ -128,6 +133,15 @@ class Edge:
         assert self._link_server is not None
         calls = {"abandoned": self._link_server.abandoned, "abandoned_pending": self._link_server.abandoned_pending}
         return {**edge_status(self._sources), "link_calls": calls}
+
+    async def _status_with_disk(self) -> dict[str, Any]:
+        """Return the snapshot, and whether the file on disk is still the one that runs."""
+        async with self._disk_turn:
+            sha256, error = await asyncio.to_thread(self._disk.look)
+        status = self.status()
+        differs = None if error else sha256 != status["config"]["file_sha256"]
+        status["config"]["disk"] = {"differs": differs, "file_sha256": sha256, "error": error}
+        return status
 
     # Start.
 
@@ -176,7 +190,10 @@ class Edge:
     async def _start_sites(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
         listen = config.admin.listen
         own_hosts = frozenset() if listen.startswith(UNIX) else frozenset({parse_address(listen)[0].lower()})
-        self._admin = Site(admin_app(self.readiness, self.status, own_hosts))
+        app = admin_app(self.readiness, self._status_with_disk, own_hosts)
+        add_refresh(app, self.refresher)
+        stack.push_async_callback(self.refresher.stop)
+        self._admin = Site(app)
         await self._admin.start(listen)
         stack.push_async_callback(self._admin.stop)
         if config.observe is not None:
@@ -261,6 +278,8 @@ async def run_edge(config_path: Path) -> int:
         print(f"iop edge: {error}", file=sys.stderr)
         return EXIT_FAILED
     tune_collector()
+    edge.refresher.on_applied = settle_collector
+    signals.on_reload(edge.refresher.apply_by_signal)
     await signals.first.wait()
     code = await drain_until_cut(edge, signals)
     watchdog = threading.Timer(STOP_LIMIT_S, os._exit, (code,))
@@ -272,13 +291,31 @@ async def run_edge(config_path: Path) -> int:
 
 
 class Signals:
-    """SIGTERM and SIGINT as two events: the first asks to drain, the second to stop at once."""
+    """SIGTERM and SIGINT as two events: the first asks to drain, the second to stop at once. SIGHUP asks to reload.
+
+    A SIGHUP that comes while the Edge starts is taken up by `on_reload`.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
+        self._reload: Callable[[], None] | None = None
+        self._was_hung_up = False
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hang_up)
+
+    def on_reload(self, reload: Callable[[], None]) -> None:
+        """Call `reload` at each SIGHUP from now on."""
+        self._reload = reload
+        if self._was_hung_up:
+            reload()
+
+    def _on_hang_up(self) -> None:
+        log.info("signal", name="SIGHUP", again=False)
+        self._was_hung_up = True
+        if self._reload is not None:
+            self._reload()
 
     def _on_signal(self, number: signal.Signals) -> None:
         log.info("signal", name=signal.Signals(number).name, again=self.first.is_set())
@@ -304,6 +341,12 @@ def tune_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+
+
+def settle_collector() -> None:
+    """Keep what a refresh made out of every later collection, as `tune_collector` does at the start."""
+    gc.collect()
+    gc.freeze()
 
 
 def raise_file_limit() -> None:

@@ -125,7 +125,7 @@ class Gate:
         return is_changed
 
     def reconfigure(self, plan: Plan) -> None:
-        """Take over a new plan in one step. `EdgeState.swap` is the one caller: the Runtime goes with it."""
+        """Take over a new plan in one step. `EdgeState.commit` is the one caller: the Runtime goes with it."""
         self._admission.reconfigure(self._clock.now_ns(), plan)
         self._after_step()
 
@@ -163,9 +163,11 @@ class Gate:
         """Return admission's counters by name."""
         return self._admission.counters()
 
-    def copy(self) -> Admission:
-        """Return an independent copy of admission for a dry run: its decisions are counted, not delivered."""
-        return self._admission.copy()
+    def rehearse(self, plan: Plan) -> Admission:
+        """Return a copy of admission that has taken over `plan`: its decisions are counted there and not delivered."""
+        twin = self._admission.copy()
+        twin.reconfigure(self._clock.now_ns(), plan)
+        return twin
 
     def retry_after_s(self) -> int:
         """Estimate when the queue of this moment has drained, in whole seconds from 1 to 30.

@@ -1,7 +1,7 @@
 """The running Edge's references: where requests, links, refresh and status find each other.
 
-One object, made at start and handed around. What changes over its life is the Runtime (whole, by `swap` alone) and the
-draining flag; everything else is fixed. It is no place for logic.
+One object, made at start and handed around. What changes over its life is the Runtime (whole, by `commit` alone) and
+the draining flag; everything else is fixed. It is no place for logic.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
+from iop_fast._core.admission import Plan
 from iop_fast.edge.ages import AgeList
 from iop_fast.edge.body import ByteBudget
 from iop_fast.edge.gate import NS_PER_MS, Gate
@@ -90,6 +91,10 @@ class EdgeState:
         return b"%032x" % self._random.getrandbits(128)
 
     def swap(self, runtime: Runtime, is_reported_up: Callable[[Key], bool]) -> None:
+        """Take over a new Runtime with the plan that it makes of the Nodes' reports of now."""
+        self.commit(runtime, runtime.plan(is_reported_up))
+
+    def commit(self, runtime: Runtime, plan: Plan) -> None:
         """Take over a new Runtime and reconfigure admission in one step: the commitment point of a refresh.
 
         The reference changes first, so that what the step grants is dispatched by the new revision. A plan that
@@ -97,7 +102,7 @@ class EdgeState:
         """
         previous, self.runtime = self.runtime, runtime
         try:
-            self.gate.reconfigure(runtime.plan(is_reported_up))
+            self.gate.reconfigure(plan)
         except BaseException:
             self.runtime = previous
             raise

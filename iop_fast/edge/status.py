@@ -31,7 +31,6 @@ class Sources(NamedTuple):
     links: Links
     front: Front
     file: str
-    file_sha256: str
     started_at_ns: int
 
 
@@ -48,7 +47,7 @@ def edge_status(sources: Sources) -> dict[str, Any]:
             "uptime_ms": (edge.clock.now_ns() - sources.started_at_ns) // NS_PER_MS,
             "is_draining": edge.is_draining,
         },
-        "config": {"revision": runtime.revision, "file": sources.file, "file_sha256": sources.file_sha256},
+        "config": {"revision": runtime.revision, "file": sources.file, "file_sha256": runtime.file_sha256},
         "queue": {
             "waiting": edge.gate.waiting,
             "max_queue": edge.gate.max_queue,

@@ -28,6 +28,10 @@ class PayloadError(ValueError):
     """A payload that came is not the one that was announced, or is none at all: the session must end."""
 
 
+class PayloadTooLarge(ValueError):
+    """A payload exceeds what a Node takes."""
+
+
 class EncodedPayload(NamedTuple):
     """A payload as bytes, and their sha256 (32 bytes)."""
 
@@ -113,7 +117,7 @@ def _piece_entries(payload_revision: int, encoded: EncodedPayload) -> list[bytes
     if len(data) <= INLINE_PAYLOAD_BYTES:
         return []
     if len(data) > MAX_PAYLOAD_BYTES:
-        raise ValueError(f"payload too large: expected at most {MAX_PAYLOAD_BYTES} bytes, got {len(data)}")
+        raise PayloadTooLarge(f"payload too large: expected at most {MAX_PAYLOAD_BYTES} bytes, got {len(data)}")
     return [
         _entry(
             pb.Frame(

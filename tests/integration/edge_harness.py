@@ -134,10 +134,12 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(settings: dict[str, Any] | None = None) -> AsyncIterator[Bench]:
-    """Start an Edge; stop everything at the end."""
+async def bench(settings: dict[str, Any] | None = None, file: Path | None = None) -> AsyncIterator[Bench]:
+    """Start an Edge; stop everything at the end. With `file`, its configuration stands there."""
     text = yaml.safe_dump(config() if settings is None else settings)
-    edge = Edge(load_edge_text(text, "edge.yaml"))
+    if file is not None:
+        await asyncio.to_thread(file.write_text, text)
+    edge = Edge(load_edge_text(text, "edge.yaml" if file is None else str(file)))
     await edge.start()
     client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(LIMIT_S))
     made = Bench(edge, client)

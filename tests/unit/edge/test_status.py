@@ -35,7 +35,7 @@ def look(world: LinkWorld) -> dict[str, Any]:
     clock, loop = world.loop.clock, world.loop
     limits = world.edge.runtime.config.openai.limits
     front = Front(EdgeService(world.edge), limits, clock, loop, ticker=Ticker(clock, loop))
-    return edge_status(Sources(world.edge, world.links, front, "edge.yaml", "f" * 64, 1_000 * NS_PER_S))
+    return edge_status(Sources(world.edge, world.links, front, "edge.yaml", 1_000 * NS_PER_S))
 
 
 def test_an_offline_provider_keeps_its_identity_and_counts_nothing(world: LinkWorld) -> None:
@@ -55,7 +55,7 @@ def test_an_offline_provider_keeps_its_identity_and_counts_nothing(world: LinkWo
     }
     assert status["nodes"][0]["session"] is None
     assert not status["nodes"][0]["connected"]
-    assert status["config"] == {"revision": 1, "file": "edge.yaml", "file_sha256": "f" * 64}
+    assert status["config"] == {"revision": 1, "file": "edge.yaml", "file_sha256": ""}
     assert status["http"] == {"connections": 0, "buffered_bytes": 0}
     assert status["queue"] == {"waiting": 0, "max_queue": 16, "queue_timeout_ms": 30000}
 
