@@ -7,6 +7,7 @@ stands where a section is due.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -85,10 +86,12 @@ def _hint_of(known: Known, is_searched: bool) -> str:
 
 def remarks_of(model: Any, root: MapNode, error: ValidationError) -> list[Remark]:
     """Turn everything that pydantic found into remarks."""
-    return [_remark(model, root, details) for details in error.errors(include_url=False)]
+    remarks = [_remark(model, root, details) for details in error.errors(include_url=False)]
+    return [remark for remark in remarks if remark is not None]
 
 
-def _remark(model: Any, root: MapNode, details: ErrorDetails) -> Remark:
+def _remark(model: Any, root: MapNode, details: ErrorDetails) -> Remark | None:
+    """Turn one of pydantic's errors into a remark; None for one that repeats another."""
     location: Location = tuple(details["loc"])
     is_key = location[-1:] == ("[key]",) and is_map(_annotation_at(model, location[:-2]))
     if is_key:
@@ -104,9 +107,23 @@ def _remark(model: Any, root: MapNode, details: ErrorDetails) -> Remark:
     node, _ = find(root, location)
     if is_key:
         return Remark(line, column, location, f"the key {_reason(details)}")
+    if kind == "too_short" and node is not None and node.weight > 1:
+        return None  # it has entries, each of which was refused and is reported
     field = field_at(model, location)
     is_quiet = kind in CONTAINERS or (field is not None and bool(mark(field, "quiet")))
-    return Remark(line, column, location, _message(details, node, is_quiet))
+    if kind == "literal_error" and isinstance(node, Scalar) and not is_quiet:
+        names = re.findall("'([^']*)'", details.get("ctx", {})["expected"])
+        return Remark(line, column, location, f"{node.text[:60]!r} is unknown", known=Known(node.text, names))
+    message = _message(details, node, is_quiet)
+    if is_null(node) and _has_default(model, location):
+        message += " (leave the key out for the default)"
+    return Remark(line, column, location, message)
+
+
+def _has_default(model: Any, location: Location) -> bool:
+    """True for a key that may be left out."""
+    field, _ = child(_annotation_at(model, location[:-1]), location[-1]) if location else (None, None)
+    return field is not None and not field.is_required()
 
 
 def _annotation_at(model: Any, location: Location) -> Any:
@@ -148,12 +165,17 @@ def _wrong_type(kind: str, node: Node | None, is_quiet: bool) -> str:
     if not isinstance(node, Scalar):
         return f"expected {wanted}, got {kind_of(node)}"
     odd = odd_kind(node.text) if node.is_plain else None
-    if odd == "null":
-        return f"has no value, expected {wanted} (leave the key out for the default)"
+    if is_null(node):
+        return f"has no value, expected {wanted}"
     got = kind_of(node)
     if not is_quiet:
         got += f" {node.text[:60]!r}"
     return f"expected {wanted}, got {got}{_hint(kind, node, odd)}"
+
+
+def is_null(node: Node | None) -> bool:
+    """True for a plain value that stands for nothing."""
+    return isinstance(node, Scalar) and node.is_plain and odd_kind(node.text) == "null"
 
 
 def _hint(kind: str, node: Scalar, odd: str | None) -> str:
@@ -168,18 +190,21 @@ def _hint(kind: str, node: Scalar, odd: str | None) -> str:
     return ""
 
 
+def _number(value: float) -> str:
+    """Write a bound as a file would: 10 for 10.0."""
+    return str(int(value) if value == int(value) else value)
+
+
 def _reason(details: ErrorDetails) -> str:
     """Say what was expected, from the limits that pydantic names."""
     kind, context = details["type"], details.get("ctx", {})
     match kind:
         case "greater_than_equal":
-            return f"expected at least {context['ge']}"
+            return f"expected at least {_number(context['ge'])}"
         case "less_than_equal":
-            return f"expected at most {context['le']}"
+            return f"expected at most {_number(context['le'])}"
         case "string_pattern_mismatch":
             return PATTERN_WORDS.get(context["pattern"], f"expected text of the form {context['pattern']}")
-        case "literal_error":
-            return f"expected {context['expected']}"
         case "too_short":
             return "is empty, expected at least one entry"
         case "value_error":

@@ -182,10 +182,12 @@ def test_health_words(value: str) -> None:
     assert errors(provider(f"health: {value}")) == []
 
 
-def test_an_unknown_word_gets_the_list() -> None:
-    assert errors(provider("health: upp")) == ["nodes[n].providers[p].health: 'upp': expected 'auto', 'up' or 'down'"]
-    (found,) = errors(provider("", base="type: vlm, endpoint: 'http://h'"))
-    assert found.startswith("nodes[n].providers[p].type: 'vlm': expected 'openai_compat', 'vllm', ")
+def test_an_unknown_word_gets_the_list_or_the_nearest() -> None:
+    path = "nodes[n].providers[p]"
+    assert errors(provider("health: green")) == [f"{path}.health: 'green' is unknown, expected one of auto, up, down"]
+    assert errors(provider("", base="type: vlm, endpoint: 'http://h'")) == [
+        f"{path}.type: 'vlm' is unknown, did you mean vllm?"
+    ]
 
 
 def test_lists_and_mappings_that_need_entries() -> None:
@@ -201,4 +203,4 @@ def test_generation_numbers() -> None:
     defaults = accepted(text.format("temperature: 0.7, top_p: 1, seed: -4")).config.models[0].generation.defaults
     assert (defaults.temperature, defaults.top_p, defaults.seed, defaults.top_k) == (0.7, 1, -4, None)
     assert errors(text.format("temperature: 1e-1"))[0].startswith("models[m].generation.defaults.temperature: ")
-    assert errors(text.format("top_p: 1.1")) == ["models[m].generation.defaults.top_p: '1.1': expected at most 1.0"]
+    assert errors(text.format("top_p: 1.1")) == ["models[m].generation.defaults.top_p: '1.1': expected at most 1"]
