@@ -1,4 +1,4 @@
-# Verbs: up build debug test sim soak-core exhaust mutants smoke bench bench-load lint types cov proto check clean. Each one installs what it needs into .venv.
+# Verbs: up build debug test sim soak-core exhaust mutants smoke bench bench-load lint types cov proto docs check clean. Each one installs what it needs into .venv.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -10,7 +10,7 @@ SOURCES := setup.py $(wildcard src_pyx/*.pyx) $(shell find iop_fast -name '*.pxd
 STEPS ?= 200000
 DEPTH ?= 6
 
-.PHONY: up build debug test sim soak-core exhaust mutants smoke bench bench-load lint types cov proto check clean
+.PHONY: up build debug test sim soak-core exhaust mutants smoke bench bench-load lint types cov proto docs check clean
 
 # The interpreter and pip.
 $(VENV)/.made:
@@ -96,6 +96,11 @@ cov: debug
 
 proto: $(VENV)/.dev
 	$(PY) scripts/gen_proto.py
+
+## What the schema of the configuration gives: configs/*.schema.json and docs/configuration.md.
+docs: $(VENV)/.run
+	$(PY) -m scripts.gen_schema
+	$(PY) -m scripts.gen_config_docs
 
 ## Everything that CI runs.
 check: lint types test smoke

@@ -75,11 +75,11 @@ def test_examples_show_the_defaults() -> None:
 
 @pytest.mark.parametrize("name", sorted(gen_schema.FILES))
 def test_json_schemas_are_fresh(name: str) -> None:
-    assert gen_schema.is_fresh(name), "run scripts/gen_schema.py"
+    assert gen_schema.is_fresh(name), "run `make docs`"
 
 
 def test_the_reference_page_is_fresh_and_has_a_card_for_every_key() -> None:
-    assert gen_config_docs.is_fresh(), "run scripts/gen_config_docs.py"
+    assert gen_config_docs.is_fresh(), "run `make docs`"
     page = gen_config_docs.TARGET.read_text(encoding="utf-8")
     for path in (
         "nodes[].providers[].capacity",
