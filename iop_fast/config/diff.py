@@ -81,7 +81,7 @@ def _compare_sections(before: Section, after: Section, path: str, owners: Owners
     changes: list[Change] = []
     for key, field in type(before).model_fields.items():
         old, new = getattr(before, key), getattr(after, key)
-        if old != new:
+        if old is not new and old != new:
             _, annotation = child(type(before), key)
             changes += _compare(field, key, annotation, old, new, f"{path}.{key}" if path else key, owners)
     return changes
@@ -136,7 +136,7 @@ def _compare_entries(
             changes += _whole(before[entry_id], place, "removed", apply, inner)
         elif entry_id not in before:
             changes += _whole(after[entry_id], place, "added", apply, inner)
-        elif before[entry_id] != after[entry_id]:
+        elif before[entry_id] is not after[entry_id] and before[entry_id] != after[entry_id]:
             changes += _compare_sections(before[entry_id], after[entry_id], place, inner)
     return changes
 

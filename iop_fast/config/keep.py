@@ -8,7 +8,8 @@ means the same *is* the same object, so that whatever is built from it can tell 
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
 
 from iop_fast.config.places import naming_key
 from iop_fast.config.schema.fields import Section, child, is_list, is_map, is_section
@@ -16,32 +17,52 @@ from iop_fast.config.schema.fields import Section, child, is_list, is_map, is_se
 S = TypeVar("S", bound=Section)
 
 
+class _Key(NamedTuple):
+    """How one key of a section is kept. `name` is the naming key of a list of entries, "" for anything else."""
+
+    key: str
+    is_section: bool
+    is_map: bool
+    name: str
+
+
+@cache
+def _keys(kind: type[Section]) -> tuple[_Key, ...]:
+    annotations = {key: child(kind, key)[1] for key in kind.model_fields}
+    return tuple(
+        _Key(
+            key,
+            is_section(annotation),
+            is_map(annotation),
+            (naming_key(child(annotation, 0)[1]) or "") if is_list(annotation) else "",
+        )
+        for key, annotation in annotations.items()
+    )
+
+
 def keep(before: S, after: S) -> S:
     """Return `after` with the parts of `before` that it repeats, in the order of `before`; `before` if that is all."""
-    if before == after:
-        return before
-    kept = {}
-    for key in type(before).model_fields:
-        old, new = getattr(before, key), getattr(after, key)
-        value = _keep_value(child(type(before), key)[1], old, new)
+    kept, is_same = {}, True
+    for how in _keys(type(before)):
+        old, new = getattr(before, how.key), getattr(after, how.key)
+        value = _keep_value(how, old, new)
+        is_same &= value is old
         if value is not new:
-            kept[key] = value
-    made = after.model_copy(update=kept)
-    return before if made == before else made
+            kept[how.key] = value
+    return before if is_same else after.model_copy(update=kept)
 
 
-def _keep_value(annotation: Any, old: Any, new: Any) -> Any:
-    """Keep what is the same in one key's value. Equal mappings may differ in order, so equal means the old object."""
+def _keep_value(how: _Key, old: Any, new: Any) -> Any:
+    """Keep what is the same in one key's value: then the old object is returned, its order included."""
     if old is None or new is None:
         return new
+    if how.is_section:
+        return keep(old, new)
+    if how.name:
+        return _keep_entries(how.name, old, new)
     if old == new:
         return old
-    if is_section(annotation):
-        return keep(old, new)
-    if is_map(annotation):
-        return {**{key: new[key] for key in old if key in new}, **new}
-    name = naming_key(child(annotation, 0)[1]) if is_list(annotation) else None
-    return new if name is None else _keep_entries(name, old, new)
+    return {**{key: new[key] for key in old if key in new}, **new} if how.is_map else new
 
 
 def _keep_entries(name: str, old: tuple[Section, ...], new: tuple[Section, ...]) -> tuple[Section, ...]:
@@ -49,4 +70,5 @@ def _keep_entries(name: str, old: tuple[Section, ...], new: tuple[Section, ...])
     left = {getattr(entry, name): entry for entry in new}
     kept = [keep(entry, left.pop(getattr(entry, name))) for entry in old if getattr(entry, name) in left]
     made = (*kept, *left.values())
-    return old if made == old else made
+    is_same = len(made) == len(old) and all(one is other for one, other in zip(made, old, strict=True))
+    return old if is_same else made

@@ -39,6 +39,7 @@ from iop_fast.edge.ages import Ticker
 from iop_fast.edge.disk import DiskFile
 from iop_fast.edge.front.listener import Front
 from iop_fast.edge.gate import Gate
+from iop_fast.edge.lines import open_books
 from iop_fast.edge.links import LinkLimits, Links
 from iop_fast.edge.refresh import Refresher
 from iop_fast.edge.refresh_http import add_refresh
@@ -92,6 +93,8 @@ class Edge:
         self._registrar = Registrar(self.state, self.links, self._loop)
         self._ticker = Ticker(self._clock, self._loop)
         self._ticker.register(self.state.cancelling.sweep)
+        if self.state.quiet is not None:
+            self._ticker.register(self.state.quiet.sweep)
         service = EdgeService(self.state)
         self.front = Front(
             service,
@@ -153,6 +156,7 @@ class Edge:
             self._ticker.start()
             stack.callback(self._ticker.stop)
             try:
+                open_books(self.state.books, config, self._ticker, stack)
                 await self._start_link(config, stack)
                 await self._start_sites(config, stack)
                 await self._start_front(config, stack)
@@ -278,7 +282,6 @@ async def run_edge(config_path: Path) -> int:
         print(f"iop edge: {error}", file=sys.stderr)
         return EXIT_FAILED
     tune_collector()
-    edge.refresher.on_applied = settle_collector
     signals.on_reload(edge.refresher.apply_by_signal)
     await signals.first.wait()
     code = await drain_until_cut(edge, signals)
@@ -341,12 +344,6 @@ def tune_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-
-
-def settle_collector() -> None:
-    """Keep what a refresh made out of every later collection, as `tune_collector` does at the start."""
-    gc.collect()
-    gc.freeze()
 
 
 def raise_file_limit() -> None:

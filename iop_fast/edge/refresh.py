@@ -22,7 +22,7 @@ import asyncio
 import gc
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -87,13 +87,9 @@ class Entry:
 
 
 class Refresher:
-    """The refreshes of one Edge. `path` is its file.
-
-    `on_applied` is called after each commit that changed something.
-    """
+    """The refreshes of one Edge. `path` is its file."""
 
     def __init__(self, edge: EdgeState, links: Links, path: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.on_applied: Callable[[], None] = do_nothing
         self._edge = edge
         self._links = links
         self._path = path
@@ -165,8 +161,6 @@ class Refresher:
                 edge.commit(planned.runtime, plan)  # commitment point
             with times.step("push"):
                 pushes.update(self._links.push_changed())
-            if planned.status is Status.APPLIED:
-                self.on_applied()
         return impact
 
     async def _conclude(
@@ -278,10 +272,6 @@ def unpushed_reason(state: LinkState | None) -> str:
     if state is LinkState.DRAINING:
         return "draining; it gets the newest configuration when it registers again"
     return "offline; it gets the newest configuration when it registers"
-
-
-def do_nothing() -> None:
-    """Nothing is to be done after an apply."""
 
 
 class Considerate:
