@@ -150,7 +150,9 @@ def start_upstream(folder: Path) -> Subject:
 
 def start_haproxy(folder: Path, upstream: int, same_work: bool) -> Subject:
     """HAProxy on one thread, bare or doing the Edge's work."""
-    binary = shutil.which("haproxy") or "/usr/sbin/haproxy"
+    binary = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if binary is None:
+        raise SystemExit("haproxy expected on PATH (Debian: apt-get install haproxy); the ratios are against it")
     name = "haproxy-same-work" if same_work else "haproxy-bare"
     port = free_port()
     config, log = folder / f"{name}.cfg", folder / f"{name}.log"

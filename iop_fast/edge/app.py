@@ -135,7 +135,7 @@ class Edge:
         """Return the snapshot for operators; see `status`."""
         assert self._link_server is not None
         calls = {"abandoned": self._link_server.abandoned, "abandoned_pending": self._link_server.abandoned_pending}
-        return {**edge_status(self._sources), "link_calls": calls}
+        return {**edge_status(self._sources), "link_calls": calls, "tasks": len(asyncio.all_tasks())}
 
     async def _status_with_disk(self) -> dict[str, Any]:
         """Return the snapshot, and whether the file on disk is still the one that runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,9 @@ def metric_lines(node: Node) -> Iterator[str]:
     yield "# HELP iop_node_runs Requests that run on this Node."
     yield "# TYPE iop_node_runs gauge"
     yield f"iop_node_runs {sum(len(relay.runs) for relay in node.dialer.relays)}"
+    yield "# HELP iop_node_tasks Tasks of the event loop; flat when the load is."
+    yield "# TYPE iop_node_tasks gauge"
+    yield f"iop_node_tasks {len(asyncio.all_tasks())}"
     yield "# HELP iop_node_retired_registries Replaced sets of adapters whose requests go on."
     yield "# TYPE iop_node_retired_registries gauge"
     yield f"iop_node_retired_registries {node.router.retired_count}"

@@ -15,7 +15,7 @@ import pytest
 
 from tests.fakes.openai_backend import BeforeBody, Exchange, FakeBackend, OpenAIScript, sse
 from tests.integration.edge_harness import provider, run, until
-from tests.integration.fleet import Fleet, fleet
+from tests.integration.fleet import Fleet, fleet, free_ports
 
 EVENTS = [b'data: {"choices":[{"delta":{"content":"w%d"}}]}\n\n' % number for number in range(20)]
 DONE = b"data: [DONE]\n\n"
@@ -381,14 +381,29 @@ def test_a_thousand_aborted_streams_leave_nothing(tmp_path: Path) -> None:
         models = [{"id": "m", "providers": {"echo-1": "served"}}]
         pool = {"max_queue": 1000, "queue_timeout_ms": 0}
         async with fleet(tmp_path, nodes, models=models, provider_pool=pool) as f:
-            node = await f.start_node("n1", native_models=[{"id": "echo", "engine": "echo", "chunk_ms": 1}])
-            assert f.edge is not None
+            echo_model = [{"id": "echo", "engine": "echo", "chunk_ms": 1}]
+            (observe_port,) = free_ports(1)
+            observe = {"listen": f"127.0.0.1:{observe_port}"}
+            node = await f.start_node("n1", native_models=echo_model, observe=observe)
+            edge = f.edge
+            assert edge is not None
+
+            async def held() -> tuple[int, int, int, int]:
+                """Files and tasks of the Edge and of the Node."""
+                async with f.client.get(f"http://127.0.0.1:{observe_port}/metrics") as answer:
+                    lines = (await answer.text()).splitlines()
+                node_tasks = next(int(line.split()[1]) for line in lines if line.startswith("iop_node_tasks "))
+                return edge.open_files, (await f.status())["tasks"], node.open_files, node_tasks
+
             await batch(f, 100)
-            files = (f.edge.open_files, node.open_files)
+            before = await held()
             for _ in range(10):
                 await batch(f, 100)
-            await until(lambda: f.edge.open_files <= files[0] + 2, "the edge's files are closed")  # type: ignore[union-attr]
-            await until(lambda: node.open_files <= files[1] + 2, "the node's files are closed")
+
+            async def is_back() -> bool:
+                return all(now <= then + 2 for now, then in zip(await held(), before, strict=True))
+
+            await until(is_back, f"files and tasks are back at {before}")
             status = await f.status()
             assert status["counters"]["requests"].get("released_unconfirmed", 0) == 0
             assert status["nodes"][0]["session"]["generation"] == 1
