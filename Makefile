@@ -76,6 +76,7 @@ smoke: $(VENV)/.built
 bench: $(VENV)/.built
 	$(PY) -m pytest benchmarks --benchmark-only --benchmark-columns=min,median,ops --override-ini python_files='bench_*.py' --override-ini timeout=0
 	$(PY) -m benchmarks.core_ratios
+	$(PY) -m benchmarks.config_ratios
 	$(PY) -m benchmarks.load.run --only requests --connections 32 --rounds 3
 
 ## End to end: direct, HAProxy and Edge + Node in one run (needs haproxy).

@@ -85,8 +85,9 @@ def _hint_of(known: Known, is_searched: bool) -> str:
 
 
 def remarks_of(model: Any, root: MapNode, error: ValidationError) -> list[Remark]:
-    """Turn everything that pydantic found into remarks."""
-    remarks = [_remark(model, root, details) for details in error.errors(include_url=False)]
+    """Turn what pydantic found into remarks: everything, or one more than is written out of a hopeless file."""
+    found = error.errors(include_url=False, include_input=False)
+    remarks = [_remark(model, root, details) for details in found[: FINDINGS_MAX + 1]]
     return [remark for remark in remarks if remark is not None]
 
 
