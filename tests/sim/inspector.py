@@ -26,6 +26,7 @@ class Inspector:
     def __init__(self, world: World) -> None:
         self._world = world
         self._late: list[Exchange] = []
+        self._cancelling: dict[Exchange, int] = {}  # how often each was seen to wait for a confirmation
         self._is_stopped = False
 
     def watch(self) -> None:
@@ -53,20 +54,32 @@ class Inspector:
         ):
             if counted != held:
                 self._world.fail(f"{counted} {what}, by the requests themselves {held}")
-        self._look_at_deadlines(waiting)
+        if edge.process.is_frozen:
+            self._late = []
+        else:
+            self._look_at_deadlines(waiting)
+            self._look_at_cancels([exchange for exchange in exchanges if exchange.state is State.CANCELLING])
 
     def _look_at_deadlines(self, waiting: list[Exchange]) -> None:
         """A request whose time in the queue is up is out of it soon, unless the Edge itself stands still."""
         edge = self._world.edge
         timeout_ns = edge.state.runtime.config.provider_pool.queue_timeout_ms * NS_PER_MS
         before, self._late = self._late, []
-        if not timeout_ns or edge.process.is_frozen:
+        if not timeout_ns:
             return
         latest_ns = self._world.now_ns - timeout_ns
         self._late = [x for x in waiting if x._waiter is not None and x._waiter.enqueued_at_ns < latest_ns]
         for exchange in self._late:
             if exchange in before:
                 self._world.fail(f"{exchange!r} waits past its deadline")
+
+    def _look_at_cancels(self, cancelling: list[Exchange]) -> None:
+        """A slot is not held for ever for a Node that does not confirm."""
+        limit_ms = self._world.edge.state.runtime.config.edge.link.cancel_confirm_ms
+        self._cancelling = {exchange: self._cancelling.get(exchange, 0) + 1 for exchange in cancelling}
+        for exchange, count in self._cancelling.items():
+            if (count - 3) * WATCH_S * 1000 > limit_ms:  # the Edge looks as often as this does
+                self._world.fail(f"{exchange!r} waits for its confirmation past the limit")
 
     def check_ready(self, node_id: str, generation: int) -> None:
         """A Node becomes a candidate: it has said so, and its process has ended the runs of its earlier sessions, or

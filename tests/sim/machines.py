@@ -21,6 +21,7 @@ from iop_fast.config.schema import EdgeConfig
 from iop_fast.config.schema.node import NodeLimits
 from iop_fast.edge.ages import Ticker
 from iop_fast.edge.gate import Gate
+from iop_fast.edge.link import LinkState
 from iop_fast.edge.links import LinkLimits, Links
 from iop_fast.edge.registration import Registrar
 from iop_fast.edge.runtime import Runtime
@@ -30,7 +31,7 @@ from iop_fast.node.adapters import Surroundings
 from iop_fast.node.dial import Backoff, Dialer
 from iop_fast.node.registry import Router
 from iop_fast.node.relay import Relay
-from iop_fast.node.session import Identity, Session, SessionLimits
+from iop_fast.node.session import Identity, Session, SessionLimits, SessionState
 from iop_fast.seams import MessageStream
 from tests.sim.network import Network
 from tests.sim.process import Process
@@ -84,6 +85,9 @@ class WatchedGate(Gate):
 
     def provider_key(self, lease: Lease) -> tuple[str, str]:
         key = super().provider_key(lease)
+        link = self._world.edge.links.current(key[0])
+        if link is not None and link.generation == lease.generation and link.state is LinkState.DRAINING:
+            self._world.fail(f"run {lease.lease_id} is for {key[0]}, which drains")
         self._grants[lease.lease_id] = Grant(key, lease.generation, lease.granted_at_ns)
         return key
 
@@ -147,6 +151,8 @@ class EdgeHost:
         """Begin to shut down: no new requests, waiting ones end, Nodes are told."""
         self.state.start_draining()
         self.links.say_draining(1_000, DRAIN_MS)
+        if self.gate.waiting:
+            self._world.fail(f"the Edge shuts down and {self.gate.waiting} requests wait")
 
     def stop(self) -> None:
         """Take everything down."""
@@ -188,6 +194,12 @@ class NodeProgram:
 
     def __repr__(self) -> str:
         return f"<NodeProgram {self.name}>"
+
+    @property
+    def refuses_runs(self) -> bool:
+        """True once the process has begun to shut down in order."""
+        session = self.dialer.session
+        return self.is_draining and session is not None and session.state is SessionState.DRAINING
 
     @property
     def instance_id(self) -> str:

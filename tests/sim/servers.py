@@ -137,6 +137,8 @@ class SimRun:
         world = adapter.world
         self.run_id: int = sink.run_id  # type: ignore[attr-defined]
         self.program = adapter.program
+        if self.program.refuses_runs:
+            world.fail(f"{self.program.name} shuts down and takes run {self.run_id}")
         self.client: Client = world.client_of(request.headers)
         self.behaviour: Behaviour = self.client.next_behaviour()
         self.request = request
