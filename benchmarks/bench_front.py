@@ -19,6 +19,7 @@ from iop_fast._core.clock import MonotonicClock
 from iop_fast.config.schema.front import HttpLimits
 from iop_fast.edge.front.connection import Connection
 from iop_fast.edge.front.listener import Front
+from iop_fast.errors import Failure
 from iop_fast.seams import Downstream, Head, RequestHead
 
 ROUNDS = 7
@@ -90,6 +91,9 @@ class Stub:
             self.downstream.send(None, (), True)
         else:
             self.downstream.send(ANSWER, ANSWER_BODY, True)
+
+    def on_refused(self, failure: Failure, message: str) -> None:
+        pass
 
     def on_client_gone(self) -> None:
         pass

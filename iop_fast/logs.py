@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import IO
 
@@ -20,6 +21,7 @@ import orjson
 
 ROOT = "iop_fast"
 
+LINE = orjson.OPT_APPEND_NEWLINE
 # Characters that may stand unquoted in a `key=value` line; everything else is quoted the way JSON does it, so that no
 # field can end a line or forge another field.
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@+-,[]*")
@@ -100,6 +102,31 @@ class JsonFormatter(logging.Formatter):
             return orjson.dumps(entry, default=str).decode()
         except orjson.JSONEncodeError:  # a lone surrogate (an odd file name), an integer over 64 bits
             return json.dumps(entry, default=str)
+
+
+def line_renderer(module: str) -> Callable[[str, Mapping[str, object]], bytes]:
+    """Return a function that renders an info line of a module as `setup` would have it written, its end included.
+
+    For lines that somebody else writes. As JSON a line costs two microseconds, a fifth of one that goes through
+    `logging`.
+    """
+    name = logging.getLogger(module).name
+    handlers = logging.getLogger().handlers
+    if handlers and isinstance(handlers[0].formatter, TextFormatter):
+        formatter = handlers[0].formatter
+
+        def as_text(event: str, fields: Mapping[str, object]) -> bytes:
+            record = logging.LogRecord(name, logging.INFO, "", 0, event, None, None)
+            record.fields = fields
+            return formatter.format(record).encode() + b"\n"
+
+        return as_text
+
+    def as_json(event: str, fields: Mapping[str, object]) -> bytes:
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        return orjson.dumps({"time": time, "level": "info", "logger": name, "event": event, **fields}, None, LINE)
+
+    return as_json
 
 
 def setup(level: str = "info", stream: IO[str] | None = None) -> None:

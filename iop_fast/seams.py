@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from iop_fast.errors import Failure
+
 
 class Clock(Protocol):
     """Monotonic time. The production form is `iop_fast._core.clock.MonotonicClock`."""
@@ -116,8 +118,13 @@ class Receiver(Protocol):
         """The body is whole; called for a request without a body too."""
         ...
 
+    def on_refused(self, failure: Failure, message: str) -> None:
+        """The client broke the protocol or a limit before its request was whole: answer it with this failure, now. A
+        receiver that sends nothing leaves the answer to the connection, which then calls `on_client_gone`."""
+        ...
+
     def on_client_gone(self) -> None:
-        """The client left, or broke the protocol and was answered by the connection: nothing sent matters any more."""
+        """The client left, or was answered by the connection: nothing sent matters any more."""
         ...
 
     def on_writable(self) -> None:

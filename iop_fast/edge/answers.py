@@ -18,12 +18,14 @@ from iop_fast.seams import Head
 
 EVENT_STREAM = b"text/event-stream"
 JSON_TYPE = (b"content-type", b"application/json")
+# nginx, in front of us, hands events on as they come instead of collecting them.
+UNBUFFERED = (b"x-accel-buffering", b"no")
 
 REASONS: Mapping[int, bytes] = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 # What a field of a provider's answer is to the Edge: one that is passed on (0), one that is not (the connection's own,
 # RFC 9110, section 7.6.1, and those that the Edge sets itself), or one that says what may follow a broken stream.
-NOT_PASSED_ON, CONNECTION, TYPE, CODING, LENGTH = range(1, 6)
+NOT_PASSED_ON, CONNECTION, TYPE, CODING, LENGTH, BUFFERING = range(1, 7)
 MEANINGS: Mapping[bytes, int] = {
     b"connection": CONNECTION,
     b"keep-alive": NOT_PASSED_ON,
@@ -39,6 +41,12 @@ MEANINGS: Mapping[bytes, int] = {
     b"x-iop-queue-ms": NOT_PASSED_ON,
     b"x-iop-reason": NOT_PASSED_ON,
     b"x-iop-clamped": NOT_PASSED_ON,
+    # Which pages may read answers is said by the gateway's own list (openai.cors_origins), not by a backend's default.
+    b"access-control-allow-origin": NOT_PASSED_ON,
+    b"access-control-allow-credentials": NOT_PASSED_ON,
+    b"access-control-expose-headers": NOT_PASSED_ON,
+    b"access-control-allow-private-network": NOT_PASSED_ON,
+    b"x-accel-buffering": BUFFERING,
     b"content-type": TYPE,
     b"content-encoding": CODING,
     b"content-length": LENGTH,
@@ -104,6 +112,8 @@ def error_answer(
         (b"x-request-id", request_id),
         (b"x-iop-reason", failure.reason.encode()),
     ]
+    if dialect is Dialect.ANTHROPIC:
+        headers.append((b"request-id", request_id))  # where this API's clients look for it
     if row.closes:
         headers.append((b"connection", b"close"))
     if row.retry is not None:
@@ -118,12 +128,17 @@ def json_answer(body: bytes, request_id: bytes) -> Head:
     return Head(200, REASONS[200], headers)
 
 
+def empty_answer(fields: Iterable[Field], request_id: bytes) -> Head:
+    """Build the head of a 204."""
+    return Head(204, REASONS[204], [*fields, (b"x-request-id", request_id)])
+
+
 def passed_on(head: Head, own: Iterable[Field]) -> tuple[Head, bool]:
     """Return a provider's head as the client gets it, end-to-end fields as they came and then the Edge's own, and
     whether an error event can be added to the answer: it is a stream of events, not encoded and of no given length."""
     kept: list[Field] = []
     named: set[bytes] = set()
-    is_stream, is_plain = False, True
+    is_stream, is_plain, says_buffering = False, True, False
     for field in head.headers:
         meaning = _known.get(field[0])
         if meaning is None:
@@ -135,11 +150,15 @@ def passed_on(head: Head, own: Iterable[Field]) -> tuple[Head, bool]:
                 continue
             if meaning == TYPE:
                 is_stream = field[1].partition(b";")[0].strip().lower() == EVENT_STREAM
+            elif meaning == BUFFERING:
+                says_buffering = True
             elif meaning == LENGTH or field[1].strip().lower() not in (b"", b"identity"):
                 is_plain = False
         kept.append(field)
     if named:
         kept = [field for field in kept if field[0].lower() not in named]
+    if is_stream and not says_buffering:
+        kept.append(UNBUFFERED)
     kept += own
     return Head(head.status, head.reason, kept), is_stream and is_plain
 

@@ -1,6 +1,6 @@
 """One request, from its parsed head to the last byte of its answer: a state machine whose moves are callbacks.
 
-States. `MOVES` is the whole table and `_move` the one function that changes the state.
+States. `MOVES` (exchange_states.py) is the whole table and `_move` the one function that changes the state.
 
     RECEIVING   the body is arriving; the request holds memory and nothing else: no place, no slot
     QUEUED      admission has the request: a waiter of ours is in it, or its decision is on the way
@@ -27,23 +27,25 @@ What is owned, and who ends it:
 Re-admission: a run that the provider cannot have seen (its session went before the opening frame was sent, or the Node
 says so) is admitted again, once, and keeps its place. Nothing was sent to the client by then and the body is whole.
 
-Never done here: a look at a clock, a timer, a byte of the body changed beyond the edits of `edits.py`.
+Moments (`began_ns`, `head_ns`) are read from the injected clock for the books and decide nothing.
+
+Never done here: a timer, a byte of the body changed beyond the edits of `edits.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Iterable, Sequence
 
 from iop_fast import logs
 from iop_fast._core.admission import Outcome
 from iop_fast._core.ledger import Lease
 from iop_fast._core.scan import BodyScan, ScanError
 from iop_fast._core.wait_queue import Waiter
-from iop_fast.edge.ages import NO_HANDLE
+from iop_fast.edge.ages import NO_HANDLE, AgeList
 from iop_fast.edge.answers import passed_on
 from iop_fast.edge.auth import Field
 from iop_fast.edge.body import Body, BodyTooLarge, BudgetExhausted
+from iop_fast.edge.exchange_states import MOVES, Event, State
 from iop_fast.edge.gate import NS_PER_MS
 from iop_fast.edge.needs import is_supported, missing_names
 from iop_fast.edge.outcomes import (
@@ -71,48 +73,12 @@ SHOWN_CHARACTERS = 128
 log = logs.get(__name__)
 
 
-class State(IntEnum):
-    """Where a request stands; the module's head says what each state means."""
-
-    RECEIVING = 0
-    QUEUED = 1
-    DISPATCHED = 2
-    STREAMING = 3
-    CANCELLING = 4
-    DONE = 5
-
-
-class Event(IntEnum):
-    """What moves a request on."""
-
-    SUBMITTED = 0
-    GRANTED = 1
-    READMITTED = 2
-    ANSWERED = 3
-    ABANDONED = 4
-    FINISHED = 5
-
-
-MOVES: Mapping[tuple[State, Event], State] = {
-    (State.RECEIVING, Event.SUBMITTED): State.QUEUED,
-    (State.RECEIVING, Event.FINISHED): State.DONE,
-    (State.QUEUED, Event.GRANTED): State.DISPATCHED,
-    (State.QUEUED, Event.FINISHED): State.DONE,
-    (State.DISPATCHED, Event.READMITTED): State.QUEUED,
-    (State.DISPATCHED, Event.ANSWERED): State.STREAMING,
-    (State.DISPATCHED, Event.ABANDONED): State.CANCELLING,
-    (State.DISPATCHED, Event.FINISHED): State.DONE,
-    (State.STREAMING, Event.ABANDONED): State.CANCELLING,
-    (State.STREAMING, Event.FINISHED): State.DONE,
-    (State.CANCELLING, Event.FINISHED): State.DONE,
-}
-
-
 class Exchange:
     """One request and its answer. The public attributes are labels for usage, logs and metrics."""
 
     __slots__ = (
         "_age",
+        "_ages",
         "_body",
         "_edge",
         "_first_verdict",
@@ -127,7 +93,13 @@ class Exchange:
         "_state",
         "_upload",
         "_waiter",
+        "began_ns",
+        "bytes_in",
         "clamped",
+        "ended_in",
+        "estimated_tokens",
+        "head_ns",
+        "is_long",
         "model",
         "node_id",
         "outcome",
@@ -140,12 +112,18 @@ class Exchange:
 
     def __init__(self, edge: EdgeState, request: Request, downstream: Downstream) -> None:
         self.request = request
-        self.reply = Reply(downstream)
+        self.reply = Reply(downstream, request.cors)
         self.model = ""
         self.node_id = ""
         self.provider_id = ""
         self.outcome = ""  # SUCCESS, CLIENT_GONE or a failure's reason, once it is known
+        self.began_ns = edge.clock.now_ns()
         self.queue_ns = 0
+        self.head_ns = 0  # when the head of a provider's answer came
+        self.ended_in: State | None = None  # where the outcome met it
+        self.estimated_tokens = 0
+        self.is_long = False
+        self.bytes_in = 0
         self.clamped: Sequence[str] = ()
         self.usage: Usage | None = None
         self._edge = edge
@@ -162,6 +140,7 @@ class Exchange:
         self._is_sent = False  # the provider may see the run
         self._is_taken = False  # the provider has taken it
         self._upload: Upload | None = None
+        self._ages: AgeList[Exchange] | None = None  # the one list that this is in, by the handle `_age`
         self._age = NO_HANDLE
 
     def __repr__(self) -> str:
@@ -171,6 +150,11 @@ class Exchange:
     def state(self) -> State:
         """Where the request stands."""
         return self._state
+
+    @property
+    def was_seen(self) -> bool:
+        """True when a provider may have seen the request."""
+        return self._is_sent or self._is_taken
 
     @property
     def is_done(self) -> bool:
@@ -221,6 +205,11 @@ class Exchange:
             self._fail(Verdict(Failure.INVALID_REQUEST, str(error)), param=error.param)
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("body complete", error)
+
+    def on_refused(self, failure: Failure, message: str) -> None:
+        """The rest of the body broke the protocol or a limit."""
+        if self._state is State.RECEIVING:
+            self._fail(Verdict(failure, message))
 
     def on_client_gone(self) -> None:
         """The client left: nothing sent matters any more."""
@@ -275,7 +264,7 @@ class Exchange:
                 verdict = self._first_verdict
             extra = []
             if verdict.failure is Failure.QUEUE_FULL:
-                extra.append((b"retry-after", b"%d" % self._edge.gate.retry_after_s()))
+                extra.append((b"retry-after", b"%d" % self._edge.gate.retry_after_s(self.model)))
             self._fail(verdict, extra=extra)
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("evicted", error)
@@ -303,9 +292,10 @@ class Exchange:
             missing = ", ".join(missing_names(entry.abilities, self._needs))
             self._fail(Verdict(Failure.UNSUPPORTED_BY_MODEL, f"no provider of the model {model!r} supports {missing}"))
             return
-        is_long = scan.estimated_tokens >= runtime.long_threshold_tokens
+        self.estimated_tokens = scan.estimated_tokens
+        self.is_long = self.estimated_tokens >= runtime.long_threshold_tokens
         self._move(Event.SUBMITTED)
-        self._take_decision(self._edge.gate.submit(self, model, is_long, self._needs))
+        self._take_decision(self._edge.gate.submit(self, model, self.is_long, self._needs))
 
     def _admit_again(self, verdict: Verdict) -> None:
         """Look for another provider, once, after a run that its provider cannot have seen; else fail."""
@@ -383,6 +373,7 @@ class Exchange:
             if end is not None:
                 self._link = None  # the run is over: the session has it no more
                 self.usage = end.usage
+                self._is_sent = end.status not in UNSEEN_ENDS
             self._take_answer(head, data, end)
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("answer", error)
@@ -411,6 +402,13 @@ class Exchange:
             "cancel_unconfirmed", request=self.request.id.decode(), node=self.node_id, provider=self.provider_id
         )
         self.finish(self.outcome)
+
+    def on_quiet(self) -> None:
+        """Nothing was sent for a while: keep a stream's connection from looking dead to what lies between."""
+        self._ages = None
+        if self._state is State.STREAMING:
+            self.reply.keep_alive()
+            self._watch(self._edge.quiet)
 
     def _take_answer(self, head: Head | None, data: list[bytes], end: End | None) -> None:
         if self._state is State.CANCELLING:
@@ -466,6 +464,9 @@ class Exchange:
             return False
         if self._state is State.DISPATCHED:
             self._move(Event.ANSWERED)
+            self.head_ns = self._edge.clock.now_ns()
+            if takes_event and not is_whole:
+                self._watch(self._edge.quiet)
         return True
 
     def _own_fields(self) -> list[Field]:
@@ -504,6 +505,8 @@ class Exchange:
     def _leave(self, outcome: str) -> None:
         """Nobody waits for an answer any more: end what is still out on this request's behalf."""
         self.outcome = outcome
+        if self.ended_in is None:
+            self.ended_in = self._state
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not self._edge.gate.cancel(waiter):
             return  # admission ended it first; its call is on the way and finds that nobody waits
@@ -516,13 +519,21 @@ class Exchange:
         self._move(Event.ABANDONED)
         link.cancel(self._run_id)
         self._drop_body()
-        self._age = self._edge.cancelling.add(self)
+        self._watch(self._edge.cancelling)
 
     def _release(self) -> None:
         """End the lease, if there is one; what that frees is granted before this returns."""
         lease, self._lease = self._lease, None
         if lease is not None and lease.is_held:
             self._edge.gate.release(lease)
+
+    def _watch(self, ages: AgeList[Exchange] | None) -> None:
+        """Expire in `ages`, and in no other list."""
+        if self._ages is not None:
+            self._ages.remove(self._age)
+        self._ages = ages
+        if ages is not None:
+            self._age = ages.add(self)
 
     def _drop_sent_body(self) -> None:
         """Free the body once the provider took the request and all of it was handed on."""
@@ -533,11 +544,14 @@ class Exchange:
         self._upload = None
         self._scan = None
         if self._body is not None:
+            self.bytes_in = self._body.size
             self._body.drop()
             self._body = None
 
     def finish(self, outcome: str) -> None:
         """End the request: the only way into DONE. Gives back whatever is held and lets go of everything."""
+        if self.ended_in is None:
+            self.ended_in = self._state
         self._move(Event.FINISHED)
         self.outcome = outcome
         link, self._link = self._link, None
@@ -545,12 +559,8 @@ class Exchange:
             link.forget(self._run_id)
         self._drop_body()
         self.reply.give_up()
-        if self._age != NO_HANDLE:
-            self._edge.cancelling.remove(self._age)
-            self._age = NO_HANDLE
-        self._edge.count(outcome)
-        if log.is_debug:
-            self._log_end()
+        self._watch(None)
+        self._edge.books.close(self, self._edge.clock.now_ns())
         self._release()
 
     def _break(self, where: str, error: Exception) -> None:
@@ -564,21 +574,6 @@ class Exchange:
             log.failure("exchange_failed_again", second, request=self.request.id.decode(), state=self._state.name)
             if not self.is_done:
                 self.finish(Failure.INTERNAL.reason)
-
-    def _log_end(self) -> None:
-        log.debug(
-            "request",
-            request=self.request.id.decode(),
-            principal=self.request.principal.principal,
-            path=self.request.surface.path.decode(),
-            model=self.model,
-            node=self.node_id,
-            provider=self.provider_id,
-            outcome=self.outcome,
-            status=self.reply.status,
-            queue_ms=self.queue_ns // NS_PER_MS,
-            bytes_out=self.reply.bytes_out,
-        )
 
 
 def unknown_model(runtime: Runtime, model: str) -> str:

@@ -30,12 +30,6 @@ from iop_fast.seams import Clock
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 
-RETRY_AFTER_S_MAX = 30
-# Weight of the newest lease in the mean duration: about the last 16 count.
-MEAN_WEIGHT = 1 / 16
-# How long the number of running leases is believed without counting again.
-RUNNING_AGE_NS = 250 * NS_PER_MS
-
 log = logs.get(__name__)
 
 
@@ -47,9 +41,6 @@ class Gate:
         "_clock",
         "_is_reclaim_due",
         "_loop",
-        "_mean_ns",
-        "_running",
-        "_running_at_ns",
         "_timer",
         "_timer_ns",
     )
@@ -62,9 +53,6 @@ class Gate:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._is_reclaim_due = False
-        self._mean_ns = 0.0  # duration of the leases released lately; 0 before the first
-        self._running = 0
-        self._running_at_ns = 0
 
     # -----------------------------------------------------------------------------------------------------------------
     # Steps for requests
@@ -83,11 +71,7 @@ class Gate:
 
     def release(self, lease: Lease) -> bool:
         """End a lease and grant what it frees; False when it has ended before."""
-        now_ns = self._clock.now_ns()
-        granted_at_ns = lease.granted_at_ns
-        is_released = self._admission.release(now_ns, lease)
-        if is_released:
-            self._note_duration(now_ns - granted_at_ns)
+        is_released = self._admission.release(self._clock.now_ns(), lease)
         self._after_step()
         return is_released
 
@@ -169,18 +153,9 @@ class Gate:
         twin.reconfigure(self._clock.now_ns(), plan)
         return twin
 
-    def retry_after_s(self) -> int:
-        """Estimate when the queue of this moment has drained, in whole seconds from 1 to 30.
-
-        The queue drains by one whenever a running request ends, so with `running` of them, each `mean` long, that takes
-        `waiting * mean / running`. With nothing measured yet it is 1.
-        """
-        now_ns = self._clock.now_ns()
-        if not self._running or now_ns - self._running_at_ns >= RUNNING_AGE_NS:
-            self._running = sum(row.in_flight for row in self._admission.snapshot())
-            self._running_at_ns = now_ns
-        wait_ns = self._admission.waiting * self._mean_ns / max(self._running, 1)
-        return min(max(-int(-wait_ns // NS_PER_S), 1), RETRY_AFTER_S_MAX)
+    def retry_after_s(self, model: str) -> int:
+        """Estimate in how many seconds a request for the model would be served, 1 to 30."""
+        return self._admission.retry_after_s(model)
 
     # -----------------------------------------------------------------------------------------------------------------
     # After a step
@@ -190,10 +165,6 @@ class Gate:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _note_duration(self, duration_ns: int) -> None:
-        weight = MEAN_WEIGHT if self._mean_ns else 1.0
-        self._mean_ns += (duration_ns - self._mean_ns) * weight
 
     def _after_step(self) -> None:
         admission = self._admission

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from iop_fast.edge import answers
 from iop_fast.edge.auth import Field
@@ -12,6 +12,9 @@ from iop_fast.seams import Downstream, Head
 
 TAIL_BYTES = 4  # CR LF CR LF
 
+# An event stream's comment, as an event of its own without data (WHATWG HTML, section 9.2.6).
+COMMENT = b": keep-alive\n\n"
+
 
 class Reply:
     """Writes to a client's side until the answer ends, is broken off or is given up; then it lets go of it.
@@ -20,10 +23,13 @@ class Reply:
     granted new ones.
     """
 
-    __slots__ = ("_downstream", "_tail", "_takes_event", "bytes_out", "owed", "status")
+    __slots__ = ("_downstream", "_extra", "_quiet_mark", "_tail", "_takes_event", "bytes_out", "owed", "status")
 
-    def __init__(self, downstream: Downstream) -> None:
+    def __init__(self, downstream: Downstream, extra: Sequence[Field] = ()) -> None:
+        """`extra` are fields that every answer gets, a refusal too."""
         self._downstream: Downstream | None = downstream
+        self._extra = extra
+        self._quiet_mark = 0  # bytes_out when `keep_alive` was called last
         self._takes_event = False
         self._tail = b""  # the last bytes of an event stream
         self.status = 0
@@ -55,6 +61,8 @@ class Reply:
             return
         if is_whole:
             self._downstream = None
+        if self._extra:
+            head.headers.extend(self._extra)
         try:
             downstream.send(head, data, is_whole)  # network
         except ValueError:
@@ -73,6 +81,15 @@ class Reply:
             self._downstream = None
         self._note(data)
         downstream.send(None, data, is_whole)  # network
+
+    def keep_alive(self) -> None:
+        """Send a stream's client a comment if nothing was sent since the last call and no event is under way."""
+        downstream = self._downstream
+        if downstream is None or not downstream.is_writable or not self._takes_event:
+            return
+        if self.bytes_out == self._quiet_mark and not answers.blank_line_after(self._tail):
+            downstream.send(None, [COMMENT], False)  # network
+        self._quiet_mark = self.bytes_out
 
     def _note(self, data: list[bytes]) -> None:
         count = 0
@@ -97,6 +114,7 @@ class Reply:
         assert not self.status, f"refused after a head with status {self.status}"
         downstream, self._downstream = self._downstream, None
         if downstream is not None:
+            extra = (*extra, *self._extra)
             head, body = answers.error_answer(*verdict, request_id, param=param, dialect=dialect, extra=extra)
             self.status = head.status
             downstream.send(head, [body], True)

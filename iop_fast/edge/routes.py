@@ -14,6 +14,7 @@ from iop_fast.edge import needs
 
 API_ROOT = b"/v1/"
 MODELS_PATH = b"/v1/models"
+MESSAGES_ROOT = b"/v1/messages/"
 
 READ_METHODS = (b"GET", b"HEAD")
 HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")
@@ -29,11 +30,13 @@ class Dialect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """An API that is tunnelled to a provider. `bit` is what the provider must be able to do."""
+    """An API that is tunnelled to a provider. `bit` is what the provider must be able to do, `is_metered` says that it
+    uses tokens."""
 
     path: bytes
     bit: int
     dialect: Dialect
+    is_metered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ SURFACES: Mapping[bytes, Surface] = {
         Surface(b"/v1/embeddings", needs.SURFACE_EMBEDDINGS, Dialect.OPENAI),
         Surface(b"/v1/responses", needs.SURFACE_RESPONSES, Dialect.RESPONSES),
         Surface(b"/v1/messages", needs.SURFACE_MESSAGES, Dialect.ANTHROPIC),
-        Surface(b"/v1/messages/count_tokens", needs.SURFACE_MESSAGES, Dialect.ANTHROPIC),
+        Surface(b"/v1/messages/count_tokens", needs.SURFACE_MESSAGES, Dialect.ANTHROPIC, is_metered=False),
     )
 }
 
@@ -97,7 +100,16 @@ def is_api(path: bytes) -> bool:
 def dialect_of(path: bytes) -> Dialect:
     """Return whose error objects a path speaks, also when it cannot be served."""
     surface = SURFACES.get(path)
-    return surface.dialect if surface is not None else Dialect.OPENAI
+    if surface is not None:
+        return surface.dialect
+    return Dialect.ANTHROPIC if path.startswith(MESSAGES_ROOT) else Dialect.OPENAI
+
+
+def served_path(path: bytes) -> bytes:
+    """Return a path if it is one of ours, for logs; b"" for one that a client made up."""
+    if path in SURFACES:
+        return path
+    return MODELS_PATH if path == MODELS_PATH or path.startswith(MODELS_PATH + b"/") else b""
 
 
 def decode_id(raw: bytes) -> str | None:

@@ -10,6 +10,7 @@ client's own field of that name is not taken over, so two requests never share a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from iop_fast import logs
@@ -25,10 +26,22 @@ from iop_fast.edge.auth import (
     is_encoded,
     read_forwarded,
 )
+from iop_fast.edge.cors import Cors
 from iop_fast.edge.exchange import Exchange, unknown_model
+from iop_fast.edge.live_models import LiveModels
 from iop_fast.edge.outcomes import INTERNAL_ERROR, REFUSALS, SUCCESS, Verdict
 from iop_fast.edge.reply import Reply
-from iop_fast.edge.routes import ModelList, ModelPage, Surface, WrongMethod, dialect_of, find_route, is_api
+from iop_fast.edge.routes import (
+    MODELS_PATH,
+    ModelList,
+    ModelPage,
+    Surface,
+    WrongMethod,
+    dialect_of,
+    find_route,
+    is_api,
+    served_path,
+)
 from iop_fast.edge.state import EdgeState
 from iop_fast.edge.tunnel import Request
 from iop_fast.errors import Failure
@@ -59,6 +72,9 @@ class Answered:
     def on_body_complete(self) -> None:
         """Nothing waits for it."""
 
+    def on_refused(self, failure: Failure, message: str) -> None:
+        """The answer is out already."""
+
     def on_client_gone(self) -> None:
         """Nothing is out on the client's behalf."""
 
@@ -75,6 +91,12 @@ class Page(NamedTuple):
     body: bytes
 
 
+class Preflight(NamedTuple):
+    """The answer to a browser that asks whether a page may send a request."""
+
+    fields: Sequence[Field]
+
+
 class Refusal(NamedTuple):
     """An error answer to a head."""
 
@@ -85,10 +107,12 @@ class Refusal(NamedTuple):
 class EdgeService:
     """The Edge's `Service`."""
 
-    __slots__ = ("_edge",)
+    __slots__ = ("_cors", "_edge", "_models")
 
     def __init__(self, edge: EdgeState) -> None:
         self._edge = edge
+        self._cors = Cors(edge.runtime.config.openai.cors_origins)
+        self._models = LiveModels(edge)
 
     def open(self, head: RequestHead, downstream: Downstream) -> Receiver:
         """Take a request whose head is complete; what comes back takes its body."""
@@ -105,14 +129,19 @@ class EdgeService:
         self._answer(decision, head, request_id, downstream)
         return ANSWERED
 
-    def render(self, failure: Failure, message: str) -> tuple[Head, bytes]:
-        """Build the answer to a request that the front refuses before it knows what it is for."""
-        return answers.error_answer(failure, message, self._edge.new_request_id())
+    def render(self, failure: Failure, message: str, path: bytes = b"") -> tuple[Head, bytes]:
+        """Build the answer to a request that the front refuses before anybody was asked; and note it."""
+        request_id = self._edge.new_request_id()
+        self._edge.books.note(request_id, failure.reason, failure.value.status)
+        return answers.error_answer(failure, message, request_id, dialect=dialect_of(path))
 
-    def _decide(self, head: RequestHead, request_id: bytes) -> Request | Page | Refusal:
+    def _decide(self, head: RequestHead, request_id: bytes) -> Request | Page | Preflight | Refusal:
         edge = self._edge
         if edge.is_draining:
             return Refusal(REFUSALS[Outcome.EVICTED_DRAINING])
+        preflight = self._cors.preflight_fields(head)
+        if preflight is not None:
+            return Preflight(preflight)
         runtime = edge.runtime
         fields = runtime.fields.sort(head.headers)
         principal: Principal | None = ANONYMOUS
@@ -124,7 +153,7 @@ class EdgeService:
         if isinstance(route, Surface):
             return self._decide_tunnel(route, head, fields, request_id, principal)
         if isinstance(route, ModelList):
-            return Page(runtime.models_page)
+            return Page(self._models.list_page())
         if isinstance(route, ModelPage):
             return self._model_page(route.model)
         if isinstance(route, WrongMethod):
@@ -141,20 +170,29 @@ class EdgeService:
             forwarded = None if rule is None else read_forwarded(fields.marked, rule)
         except MissingProviderToken:
             return Refusal(NO_PROVIDER_TOKEN)
-        return Request(request_id, surface, head, fields.passed, principal, forwarded)
+        passed = self._cors.without_origin(fields.passed)
+        return Request(request_id, surface, head, passed, principal, forwarded, self._cors.answer_fields(head))
 
     def _model_page(self, model: str | None) -> Page | Refusal:
-        runtime = self._edge.runtime
-        entry = runtime.models.get(model) if model is not None else None
-        if entry is not None:
-            return Page(entry.page)
-        return Refusal(Verdict(Failure.MODEL_NOT_FOUND, unknown_model(runtime, model or "")))
+        page = self._models.page(model) if model is not None else None
+        if page is not None:
+            return Page(page)
+        return Refusal(Verdict(Failure.MODEL_NOT_FOUND, unknown_model(self._edge.runtime, model or "")))
 
-    def _answer(self, decision: Page | Refusal, head: RequestHead, request_id: bytes, downstream: Downstream) -> None:
-        reply = Reply(downstream)
-        if isinstance(decision, Page):
+    def _answer(
+        self, decision: Page | Preflight | Refusal, head: RequestHead, request_id: bytes, downstream: Downstream
+    ) -> None:
+        outcome, path = SUCCESS, MODELS_PATH
+        if isinstance(decision, Preflight):
+            reply = Reply(downstream)
+            reply.begin(answers.empty_answer(decision.fields, request_id), False, [], True)
+            path = b""
+        elif isinstance(decision, Page):
+            reply = Reply(downstream, self._cors.answer_fields(head))
             reply.begin(answers.json_answer(decision.body, request_id), False, [decision.body], True)
-            self._edge.count(SUCCESS)
         else:
+            reply = Reply(downstream, self._cors.answer_fields(head))
             reply.refuse(decision.verdict, request_id, dialect_of(head.path), extra=decision.extra)
-            self._edge.count(decision.verdict.failure.reason)
+            outcome, path = decision.verdict.failure.reason, served_path(head.path)
+        self._edge.count(outcome)
+        self._edge.books.note(request_id, outcome, reply.status, path)

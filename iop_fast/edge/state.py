@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from iop_fast._core.admission import Plan
 from iop_fast.edge.ages import AgeList
 from iop_fast.edge.body import ByteBudget
+from iop_fast.edge.books import Books
 from iop_fast.edge.gate import NS_PER_MS, Gate
 from iop_fast.edge.runtime import Key, Runtime
 from iop_fast.seams import Clock, EdgeRun, TunnelRequest
@@ -63,9 +64,20 @@ class LinkTable(Protocol):
 
 
 class EdgeState:
-    """The references of one running Edge. `counters` counts requests by outcome, and what should not happen."""
+    """The references of one running Edge."""
 
-    __slots__ = ("_random", "budget", "cancelling", "clock", "counters", "gate", "is_draining", "links", "runtime")
+    __slots__ = (
+        "_random",
+        "books",
+        "budget",
+        "cancelling",
+        "clock",
+        "gate",
+        "is_draining",
+        "links",
+        "quiet",
+        "runtime",
+    )
 
     def __init__(self, runtime: Runtime, gate: Gate, links: LinkTable, clock: Clock, random: Random) -> None:
         config = runtime.config
@@ -75,16 +87,26 @@ class EdgeState:
         self.clock = clock
         self.is_draining = False
         self.budget = ByteBudget(config.openai.limits.buffered_bytes)
-        self.counters: dict[str, int] = {"released_unconfirmed": 0, "readmitted": 0, "internal": 0}
+        self.books = Books()
         # Exchanges whose client has left and whose Node has not confirmed yet. Swept by the Edge's ticker.
         self.cancelling: AgeList[Exchange] = AgeList(
             clock, config.edge.link.cancel_confirm_ms * NS_PER_MS, expire_confirmation
         )
+        # Exchanges whose client reads a stream of events, None while such streams are left as they are. Swept too.
+        keep_alive_ms = config.openai.sse_keep_alive_ms
+        self.quiet: AgeList[Exchange] | None = None
+        if keep_alive_ms:
+            self.quiet = AgeList(clock, keep_alive_ms * NS_PER_MS, keep_alive)
         self._random = random
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Requests by outcome, and what should not happen."""
+        return self.books.counters
 
     def count(self, name: str) -> None:
         """Add one to a counter."""
-        self.counters[name] = self.counters.get(name, 0) + 1
+        self.books.count(name)
 
     def new_request_id(self) -> bytes:
         """Return a fresh value for `x-request-id`: 32 hex digits."""
@@ -111,6 +133,11 @@ class EdgeState:
         """Refuse new requests from here on and end those that wait."""
         self.is_draining = True
         self.gate.drain()
+
+
+def keep_alive(exchange: Exchange) -> None:
+    """Look after a stream that may have been silent for a while."""
+    exchange.on_quiet()
 
 
 def expire_confirmation(exchange: Exchange) -> None:

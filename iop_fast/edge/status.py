@@ -15,6 +15,7 @@ import iop_fast
 from iop_fast._core.admission import SnapshotRow
 from iop_fast.config.catalog import CatalogProvider
 from iop_fast.config.schema import Node
+from iop_fast.edge.books import Books
 from iop_fast.edge.front.listener import Front, FrontCounters
 from iop_fast.edge.health import UNREPORTED, Report
 from iop_fast.edge.link import NodeLink
@@ -61,8 +62,16 @@ def edge_status(sources: Sources) -> dict[str, Any]:
             "requests": dict(edge.counters),
             "links": asdict(links.counters),
             "http": front_counters(sources.front.counters),
+            "lines": lines_lost(edge.books),
         },
+        "usage": edge.books.usage.snapshot(),
     }
+
+
+def lines_lost(books: Books) -> dict[str, dict[str, int]]:
+    """Lines that the access log and the usage log have lost, of those that are written."""
+    writers = {"access": books.access, "usage": books.usage_log}
+    return {name: {"dropped": w.dropped, "failed": w.failed} for name, w in writers.items() if w is not None}
 
 
 def front_counters(counters: FrontCounters) -> dict[str, Any]:

@@ -19,7 +19,7 @@ PIECE_BYTES = 64 * 1024
 
 class Request(NamedTuple):
     """A request for a tunnel as its head says it. `passed` are the fields that go on to the provider, `forwarded` is
-    the provider token that goes with them, if any."""
+    the provider token that goes with them, if any, `cors` what every answer says to a browser."""
 
     id: bytes
     surface: Surface
@@ -27,6 +27,7 @@ class Request(NamedTuple):
     passed: Sequence[Field]
     principal: Principal
     forwarded: bytes | None
+    cors: Sequence[Field] = ()
 
 
 class Upload:

@@ -16,6 +16,7 @@ import uvloop
 from iop_fast._core.clock import MonotonicClock
 from iop_fast.config.schema.front import HttpLimits
 from iop_fast.edge.front.listener import Front
+from iop_fast.errors import Failure
 from iop_fast.seams import Downstream, Head, RequestHead
 from tests.fakes.http_inputs import INPUTS, KEPT, WAITING, HttpInput, Served
 
@@ -39,6 +40,9 @@ class StubRequest:
     def on_body_complete(self) -> None:
         self.service.served.append(Served(self.head.method, self.head.path, self.body))
         self.downstream.send(Head(200, b"OK", [(b"content-length", b"2")]), [b"ok"], True)
+
+    def on_refused(self, failure: Failure, message: str) -> None:
+        pass
 
     def on_client_gone(self) -> None:
         self.service.dropped += 1

@@ -257,7 +257,7 @@ class Connection(Peer):
             self._refuse(refusal.failure, refusal.message)
             return False
         if head.content_length is not None and head.content_length > front.body_bytes_max:
-            self._refuse_body()
+            self._refuse(*self._too_large(), path=head.path)
             return False
         self._scanned = 0
         self._open(head, bytes(buffer[size:]))
@@ -322,7 +322,7 @@ class Connection(Peer):
         try:
             piece = decoder.feed(data)
         except PayloadTooLargeError:
-            self._refuse_body()
+            self._refuse(*self._too_large())
         except ChunkError as error:
             self._refuse(Failure.MALFORMED_HTTP, f"malformed chunked body: {error}")
         else:
@@ -384,25 +384,32 @@ class Connection(Peer):
 
     # Refusals and ends.
 
-    def _refuse_body(self) -> None:
-        self._refuse(Failure.REQUEST_TOO_LARGE, f"the body is larger than {self._front.body_bytes_max} bytes")
+    def _too_large(self) -> tuple[Failure, str]:
+        return Failure.REQUEST_TOO_LARGE, f"the body is larger than {self._front.body_bytes_max} bytes"
 
-    def _refuse(self, failure: Failure, message: str) -> None:
-        """Answer what broke the protocol or a limit, if an answer is possible still, and close."""
+    def _refuse(self, failure: Failure, message: str, *, path: bytes = b"", is_fault: bool = False) -> None:
+        """Answer what broke the protocol or a limit, if an answer is possible still, and close.
+
+        The receiver of an open request answers it, in its own form, but for a fault, which may be its own.
+        """
         front = self._front
         front.counters.count_refusal(failure)
-        answer = self._answer
+        self._keeps_alive = False
+        self._has_dropped = True
+        answer, receiver = self._answer, self._receiver
+        if receiver is not None and answer is not None and not is_fault and not answer.has_begun:
+            receiver.on_refused(failure, message)
+            if not answer.is_open:
+                return
         is_head = answer.is_without_body if answer is not None else self._buffer.lstrip(b"\r\n").startswith(b"HEAD ")
         self._drop_request()
         if answer is not None and answer.has_begun:
             self._cut(answer)
             return
-        head, body = front.render(failure, message)
+        head, body = front.render(failure, message, path)
         if failure is Failure.METHOD_NOT_ALLOWED:
             head = head._replace(headers=[*head.headers, (b"Allow", ALLOWED)])
         self._answer = refusal = Answer(self, is_head, False, self._is_writable)
-        self._keeps_alive = False
-        self._has_dropped = True
         refusal.send(head, (body,), True)
 
     def _fail(self, fault: Exception) -> None:
@@ -415,7 +422,7 @@ class Connection(Peer):
             if self._answer is None:
                 self.linger()  # Whatever failed was answered already; a second answer would be the next request's.
             else:
-                self._refuse(Failure.INTERNAL, "internal error")
+                self._refuse(Failure.INTERNAL, "internal error", is_fault=True)
         except Exception as error:  # noqa: BLE001 - the last resort needs nothing of what failed
             log.failure("connection_refusal_failed", error)
             self.reset()

@@ -37,12 +37,13 @@ TLS_HANDSHAKE_S = 10.0
 # A client whose host or network is gone sends no FIN: it is asked after a minute of silence and given up 30 s later.
 PROBE_AFTER_S, PROBE_EACH_S, PROBES = 60, 10, 3
 
-Render = Callable[[Failure, str], tuple[Head, bytes]]
+# Of a failure, a message and the path ("" where none was read) to the head and body of the answer.
+Render = Callable[[Failure, str, bytes], tuple[Head, bytes]]
 
 log = logs.get(__name__)
 
 
-def render_failure(failure: Failure, message: str) -> tuple[Head, bytes]:
+def render_failure(failure: Failure, message: str, path: bytes) -> tuple[Head, bytes]:
     """Render a refusal without a request id; a service gives the front its own form."""
     row = failure.value
     headers = [(b"content-type", b"application/json"), (b"x-iop-reason", failure.reason.encode("ascii"))]
@@ -122,6 +123,7 @@ class Front:
 
         self._servers: list[asyncio.Server] = []
         self._connections: dict[Connection, None] = {}
+        self._by_address: dict[str, int] = {}  # open connections, counted only where they are limited
         self._refused: dict[Connection, None] = {}
         self._empty_waiters: list[asyncio.Future[None]] = []
 
@@ -217,7 +219,7 @@ class Front:
     def on_connection(self, connection: Connection) -> bool:
         """Take a new connection in; return False when it was refused instead."""
         self.counters.connections += 1
-        if len(self._connections) < self.limits.connections:
+        if len(self._connections) < self.limits.connections and self._enter_address(connection):
             self._connections[connection] = None
             return True
         is_told = len(self._refused) < REFUSED_CONNECTIONS_MAX
@@ -231,12 +233,34 @@ class Front:
     def on_connection_lost(self, connection: Connection) -> None:
         """Forget a connection that is gone."""
         self._refused.pop(connection, None)
+        self._leave_address(connection)
         self._connections.pop(connection, None)
         if not self._connections and self._empty_waiters:
             waiters, self._empty_waiters = self._empty_waiters, []
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+
+
+    def _enter_address(self, connection: Connection) -> bool:
+        """Count a connection under its client's address; False when that has as many as it may."""
+        limit = self.limits.connections_per_address
+        if not limit:
+            return True
+        address = connection.address
+        count = self._by_address.get(address, 0)
+        if count >= limit:
+            return False
+        self._by_address[address] = count + 1
+        return True
+
+    def _leave_address(self, connection: Connection) -> None:
+        if connection in self._connections and self.limits.connections_per_address:
+            left = self._by_address[connection.address] - 1
+            if left:
+                self._by_address[connection.address] = left
+            else:
+                del self._by_address[connection.address]
 
 
 def _named(error: OSError, host: str, port: int) -> OSError:

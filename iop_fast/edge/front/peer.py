@@ -38,6 +38,7 @@ class Peer(asyncio.Protocol):
     """See the module's text."""
 
     __slots__ = (
+        "_address",
         "_front",
         "_is_writable",
         "_phase_handle",
@@ -52,6 +53,7 @@ class Peer(asyncio.Protocol):
     def __init__(self, front: Front) -> None:
         self._front = front
         self._transport: asyncio.Transport | None = None
+        self._address: str | None = None
         self._state = HEAD
         self._is_writable = True
         self._written = 0
@@ -59,6 +61,15 @@ class Peer(asyncio.Protocol):
         self._phase_handle = NO_HANDLE
         self._stall_handle = NO_HANDLE
         self._stall_taken = 0
+
+    @property
+    def address(self) -> str:
+        """The client's IP address, "" where it has none. Asked for the first time while the transport is there."""
+        if self._address is None:
+            assert self._transport is not None
+            name = self._transport.get_extra_info("peername")
+            self._address = str(name[0]) if isinstance(name, tuple) else ""
+        return self._address
 
     def write(self, block: bytes) -> None:
         """Hand bytes to the transport. Only an open answer calls this, so the connection is not lost."""

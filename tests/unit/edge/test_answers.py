@@ -101,8 +101,24 @@ def test_a_provider_s_fields_are_passed_on_but_for_the_connection_s_and_ours() -
 )
 def test_only_a_plain_event_stream_takes_an_error_event(headers: list[tuple[bytes, bytes]], takes: bool) -> None:
     passed, takes_event = answers.passed_on(Head(200, b"OK", headers), [])
-    assert passed.headers == headers
+    assert [field for field in passed.headers if field != answers.UNBUFFERED] == headers
     assert takes_event is takes
+
+
+def test_event_streams_ask_proxies_not_to_collect_them() -> None:
+    def fields(*headers: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+        return answers.passed_on(Head(200, b"OK", list(headers)), [])[0].headers
+
+    stream = (b"Content-Type", b"text/event-stream")
+    assert fields(stream) == [stream, (b"x-accel-buffering", b"no")]
+    assert fields(stream, (b"Content-Encoding", b"gzip"))[-1] == (b"x-accel-buffering", b"no")
+    assert fields((b"X-Accel-Buffering", b"yes"), stream) == [(b"X-Accel-Buffering", b"yes"), stream]
+    assert fields((b"Content-Type", b"application/json")) == [(b"Content-Type", b"application/json")]
+
+
+def test_which_pages_may_read_an_answer_is_not_the_provider_s_to_say() -> None:
+    head = Head(200, b"OK", [(b"Access-Control-Allow-Origin", b"*"), (b"X-A", b"1")])
+    assert answers.passed_on(head, [])[0].headers == [(b"X-A", b"1")]
 
 
 @pytest.mark.parametrize(

@@ -861,18 +861,6 @@ class Marker:
     """Something that can be seen to die."""
 
 
-def test_each_request_leaves_one_debug_line_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "iop_fast.edge"), ExchangeWorld() as world:
-        call = world.post(headers=[(b"authorization", b"Bearer secret")])
-        world.link.answer(1, JSON_HEAD, b"{}", end=OK)
-        [record] = caplog.records
-        assert record.getMessage() == "request"
-        fields = record.fields  # type: ignore[attr-defined]
-        assert fields["request"] == call.exchange.request.id.decode()
-        assert (fields["outcome"], fields["status"], fields["provider"], fields["bytes_out"]) == ("ok", 200, "p1", 2)
-        assert "secret" not in caplog.text
-
-
 def test_outcomes_are_counted() -> None:
     with ExchangeWorld() as world:
         finished_ways(world)

@@ -11,6 +11,7 @@ from iop_fast._core.clock import VirtualClock
 from iop_fast.config.schema.front import HttpLimits
 from iop_fast.edge.front.connection import Connection
 from iop_fast.edge.front.listener import Front
+from iop_fast.errors import Failure
 from iop_fast.seams import Downstream, Head, RequestHead
 
 NS_PER_S = 1_000_000_000
@@ -42,6 +43,9 @@ class TurnLoop:
             pass
 
 
+LOCAL = ("127.0.0.1", 1)
+
+
 class FakeSocket:
     def __init__(self) -> None:
         self.options: list[tuple[int, int, object]] = []
@@ -56,8 +60,9 @@ class FakeTransport(asyncio.Transport):
     `takes` bytes of what is written leave at once, the rest counts as unsent until `take`.
     """
 
-    def __init__(self, protocol: asyncio.Protocol, loop: TurnLoop) -> None:
+    def __init__(self, protocol: asyncio.Protocol, loop: TurnLoop, peername: tuple[str, int] = LOCAL) -> None:
         super().__init__()
+        self.peername = peername
         self.protocol: asyncio.Protocol | None = protocol
         self.loop = loop
         self.writes: list[bytes] = []
@@ -72,7 +77,7 @@ class FakeTransport(asyncio.Transport):
         self.is_lost = False
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        return self.socket if name == "socket" else default
+        return {"socket": self.socket, "peername": self.peername}.get(name, default)
 
     def write(self, data: bytes) -> None:
         if self.is_lost:
@@ -165,6 +170,10 @@ class Recorder:
         self.is_complete = True
         self.service.on_complete(self)
 
+    def on_refused(self, failure: Failure, message: str) -> None:
+        assert not self.is_complete
+        assert self.downstream.is_open
+
     def on_client_gone(self) -> None:
         assert not self.is_gone
         assert not self.downstream.is_open
@@ -220,8 +229,8 @@ class Bench:
         self.front = Front(self.service, limits or HttpLimits(), self.clock, self.loop, **options)  # type: ignore[arg-type]
         self.front.date_line = b""
 
-    def connect(self) -> Client:
-        return Client(self)
+    def connect(self, peername: tuple[str, int] = LOCAL) -> Client:
+        return Client(self, peername)
 
     def advance(self, seconds: float) -> None:
         """Let time pass in ticks of 250 ms, sweeping as the ticker does."""
@@ -237,10 +246,10 @@ class Bench:
 class Client:
     """The other end of one connection."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, peername: tuple[str, int] = LOCAL) -> None:
         self.bench = bench
         self.connection = Connection(bench.front)
-        self.transport = FakeTransport(self.connection, bench.loop)
+        self.transport = FakeTransport(self.connection, bench.loop, peername)
         self.connection.connection_made(self.transport)
 
     def send(self, data: bytes, step: int = 0) -> None:

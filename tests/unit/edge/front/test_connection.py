@@ -594,7 +594,7 @@ def test_a_fault_while_refusing_resets_the_connection(caplog: pytest.LogCaptureF
 
 
 def test_refusals_have_the_form_that_the_service_gives_them() -> None:
-    def render(failure: Failure, message: str) -> tuple[Head, bytes]:
+    def render(failure: Failure, message: str, path: bytes) -> tuple[Head, bytes]:
         return Head(failure.value.status, b"Nope", [(b"x-request-id", b"7")]), message.encode()
 
     bench = Bench(render=render)
@@ -603,6 +603,34 @@ def test_refusals_have_the_form_that_the_service_gives_them() -> None:
     message = b"an HTTP/1.1 request needs a Host field"
     expected = b"HTTP/1.1 400 Nope\r\nx-request-id: 7\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
     assert client.output == expected % (len(message), message)
+
+
+def test_a_receiver_answers_itself_what_broke_its_request() -> None:
+    bench = Bench()
+    client = bench.connect()
+    client.send(b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    request = bench.service.requests[-1]
+    request.on_refused = lambda failure, message: request.answer(failure.reason.encode(), 400)  # type: ignore[method-assign]
+    client.send(b"zz\r\n")
+    assert client.output.startswith(b"HTTP/1.1 400 ")
+    assert b"\r\nConnection: close\r\n" in client.output
+    assert client.output.endswith(b"malformed_http")
+    assert not request.is_gone
+    assert bench.front.counters.refusals == {Failure.MALFORMED_HTTP: 1}
+
+
+def test_only_so_many_connections_from_one_address() -> None:
+    bench = Bench(limits=HttpLimits(connections_per_address=2))
+    first, second = bench.connect(), bench.connect()
+    third = bench.connect()
+    assert b"503 " in third.output
+    third.transport.lose()
+    other = bench.connect(peername=("10.0.0.9", 5))
+    assert other.output == b""
+    second.transport.lose()
+    assert bench.connect().output == b""
+    for client in (first, other):
+        client.transport.lose()
 
 
 def test_a_refused_head_request_gets_no_body() -> None:

@@ -1,0 +1,177 @@
+"""The end of every request, written down once: counters, usage, one access line.
+
+`Books` is where a request's facts leave it. An exchange calls `close` in its `finish`; requests that were answered from
+their head alone, or by the front, come by `note`. Counters are always kept; lines go to the writers that the program
+sets (`access`, `usage_log`), and without one none is rendered.
+
+The access line. One a request, whatever became of it:
+
+    request principal token model node provider path status outcome end class queue_ms ttfb_ms total_ms
+    estimated_tokens prompt_tokens completion_tokens cached_tokens usage bytes_in bytes_out
+
+`outcome` is `ok`, `client_gone` or a reason of the error table. `end` is two letters, read as HAProxy's termination
+state: who ended the request, and how far it had come.
+
+    first    - nobody, it ended by itself       C the client left        c the client was too slow
+             P the gateway refused it           S provider or Node       s the provider was silent past its limit
+             R a limit of the gateway           K the gateway shuts down I a bug of the gateway
+    second   R its body was arriving   Q it waited   H its answer had not begun   D in its answer   - after all of it
+
+Durations are milliseconds; `ttfb_ms` runs to the head of a provider's answer, and is absent (as every field is that the
+request did not come to) without one. Names come from the configuration, so no field holds a client's text or a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from iop_fast import logs
+from iop_fast.edge.lines import LineWriter
+from iop_fast.edge.outcomes import CLIENT_GONE, SUCCESS
+from iop_fast.edge.usage import UsageBook, usage_state
+from iop_fast.errors import Failure
+
+if TYPE_CHECKING:
+    from iop_fast.edge.exchange import Exchange
+
+NS_PER_MS = 1_000_000
+
+# Who ended a request, by its outcome; a failure that is not named here is a refusal of the gateway's.
+ENDED_BY: Mapping[str, str] = {
+    SUCCESS: "-",
+    CLIENT_GONE: "C",
+    Failure.REQUEST_TIMEOUT.reason: "c",
+    Failure.UPSTREAM_ERROR.reason: "S",
+    Failure.UNAVAILABLE.reason: "S",
+    Failure.UPSTREAM_TIMEOUT.reason: "s",
+    Failure.QUEUE_FULL.reason: "R",
+    Failure.QUEUE_TIMEOUT.reason: "R",
+    Failure.OVERLOADED.reason: "R",
+    Failure.DRAINING.reason: "K",
+    Failure.INTERNAL.reason: "I",
+}
+# How far it had come, by the value of `exchange.State` that it ended in.
+STAGES = "RQHD"
+
+Render = Callable[[str, Mapping[str, object]], bytes]
+
+
+class Books:
+    """Takes in what became of requests. `counters` counts them by outcome, and what should not happen."""
+
+    __slots__ = ("_render", "access", "counters", "usage", "usage_log")
+
+    def __init__(self) -> None:
+        self.counters: dict[str, int] = {"released_unconfirmed": 0, "readmitted": 0, "internal": 0}
+        self.usage = UsageBook()
+        self.access: LineWriter | None = None
+        self.usage_log: LineWriter | None = None
+        self._render: Render = logs.line_renderer(__name__)
+
+    def write_access(self, writer: LineWriter) -> None:
+        """Write an access line for every request from here on, in the form that `logs.setup` chose."""
+        self.access = writer
+        self._render = logs.line_renderer(__name__)
+
+    def write_usage(self, writer: LineWriter) -> None:
+        """Write a line of usage for every booked request from here on."""
+        self.usage_log = writer
+
+    def count(self, name: str) -> None:
+        """Add one to a counter."""
+        self.counters[name] = self.counters.get(name, 0) + 1
+
+    def close(self, exchange: Exchange, now_ns: int) -> None:
+        """Write down a finished exchange. Called once, when everything about it is known."""
+        outcome = exchange.outcome
+        self.count(outcome)
+        state = ""
+        if exchange.was_seen and exchange.request.surface.is_metered:
+            state = usage_state(outcome == SUCCESS, exchange.usage)
+            provider = (exchange.node_id, exchange.provider_id)
+            self.usage.book(
+                exchange.request.principal, exchange.model, provider, state, exchange.usage, exchange.estimated_tokens
+            )
+            if self.usage_log is not None:
+                self.usage_log.put(usage_line(exchange, state))
+        if self.access is not None:
+            self.access.put(self._render("request", access_fields(exchange, state, now_ns)))
+
+    def note(self, request_id: bytes, outcome: str, status: int, path: bytes = b"", principal: str = "") -> None:
+        """Write an access line for a request that never became an exchange. `path` is one that the Edge serves."""
+        if self.access is None:
+            return
+        fields: dict[str, object] = {"request": request_id.decode()}
+        if principal:
+            fields["principal"] = principal
+        if path:
+            fields["path"] = path.decode()
+        fields |= {"status": status, "outcome": outcome, "end": ENDED_BY.get(outcome, "P") + "-R"[outcome != SUCCESS]}
+        self.access.put(self._render("request", fields))
+
+
+def end_state(exchange: Exchange) -> str:
+    """Return the two letters that say who ended a request and how far it had come."""
+    outcome = exchange.outcome
+    return ENDED_BY.get(outcome, "P") + ("-" if outcome == SUCCESS else STAGES[exchange.ended_in or 0])
+
+
+def access_fields(exchange: Exchange, usage_state: str, now_ns: int) -> dict[str, object]:
+    """Put together the fields of an access line."""
+    request, reply = exchange.request, exchange.reply
+    principal = request.principal
+    fields: dict[str, Any] = {
+        "request": request.id.decode(),
+        "principal": principal.principal,
+        "token": principal.token_ref,
+        "model": exchange.model,
+        "node": exchange.node_id,
+        "provider": exchange.provider_id,
+        "path": request.surface.path.decode(),
+        "status": reply.status,
+        "outcome": exchange.outcome,
+        "end": end_state(exchange),
+        "class": "long" if exchange.is_long else "normal",
+        "queue_ms": exchange.queue_ns // NS_PER_MS,
+        "total_ms": (now_ns - exchange.began_ns) // NS_PER_MS,
+        "estimated_tokens": exchange.estimated_tokens,
+        "bytes_in": exchange.bytes_in,
+        "bytes_out": reply.bytes_out,
+    }
+    if exchange.head_ns:
+        fields["ttfb_ms"] = (exchange.head_ns - exchange.began_ns) // NS_PER_MS
+    if usage_state:
+        fields["usage"] = usage_state
+    if exchange.usage is not None:
+        fields |= exchange.usage._asdict()
+    return fields
+
+
+def usage_line(exchange: Exchange, state: str) -> bytes:
+    """Render a line of the usage log. A count that was not reported is null, never 0."""
+    request, usage = exchange.request, exchange.usage
+    principal = request.principal
+    return orjson.dumps(
+        {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "request": request.id.decode(),
+            "principal": principal.principal,
+            "token_ref": principal.token_ref,
+            "model": exchange.model,
+            "node_id": exchange.node_id,
+            "provider_id": exchange.provider_id,
+            "path": request.surface.path.decode(),
+            "outcome": exchange.outcome,
+            "state": state,
+            "prompt_tokens": None if usage is None else usage.prompt_tokens,
+            "completion_tokens": None if usage is None else usage.completion_tokens,
+            "cached_tokens": None if usage is None else usage.cached_tokens,
+            "estimated_tokens": exchange.estimated_tokens,
+        },
+        None,
+        orjson.OPT_APPEND_NEWLINE,
+    )
