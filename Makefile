@@ -74,7 +74,7 @@ smoke: $(VENV)/.built
 	scripts/e2e-provider-capacity-smoke.sh
 
 bench: $(VENV)/.built
-	$(PY) -m pytest benchmarks --benchmark-only --benchmark-columns=min,median,ops --override-ini python_files='bench_*.py' --override-ini timeout=0
+	$(PY) -m pytest benchmarks --benchmark-only --benchmark-columns=min,median,ops --override-ini python_files='bench_*.py' --override-ini python_functions='test_* bench_*' --override-ini timeout=0
 	$(PY) -m benchmarks.core_ratios
 	$(PY) -m benchmarks.config_ratios
 	$(PY) -m benchmarks.load.run --only requests --connections 32 --rounds 3

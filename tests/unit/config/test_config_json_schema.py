@@ -108,4 +108,6 @@ def test_every_key_has_a_description_and_its_class(kind: Kind) -> None:
         assert value.get("description", section.get("description", "")).endswith("."), key
         assert value["apply"] in ("live", "restart"), key
         assert "quiet" not in value
+        if value.get("type") in ("integer", "number"):
+            assert {"minimum", "maximum"} <= value.keys(), f"{key} has no bounds"
         assert value.get("default", "") is not None
