@@ -174,6 +174,7 @@ class Client:
             self.body += piece
             self._unread += len(piece)
         self._sends += 1
+        self._check_unread()
         if end:
             self._finish("whole")
             self._judge_whole()
@@ -211,6 +212,12 @@ class Client:
             self._is_blocked = True
             self._world.count("slow_client")
             self._world.loop.call_later(DRAIN_TICK_S, self._drain)
+
+    def _check_unread(self) -> None:
+        """However slowly it reads, what waits for it is its window and what was below the mark when that was granted."""
+        limit = HIGH_WATER + self._world.script.run_window_bytes + 2_000  # and an event that says why it broke off
+        if self._unread > limit:
+            self._fail(f"{self._unread} bytes wait for a client that does not read, expected at most {limit}")
 
     def _drain(self) -> None:
         if self.outcome:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
+from iop_fast.edge.refresh_report import Status
 from tests.sim.script import FaultScript
 
 if TYPE_CHECKING:
@@ -213,7 +214,8 @@ class Faults:
     def _restore(self) -> None:
         world = self._world
         world.config = deepcopy(world.first_config)
-        world.edge.reconfigure(world.config)
+        if world.edge.reconfigure(world.config) not in (Status.APPLIED, Status.NO_CHANGE):
+            world.fail("the first configuration is refused")
 
     def _reconfigure(self, fault: FaultScript) -> None:
         world = self._world
@@ -242,7 +244,13 @@ class Faults:
             del config["models"][fault.target % len(config["models"])]
         elif fault.kind == "config_restored":
             config = deepcopy(world.first_config)
-        world.config = config
-        world.count(fault.kind)
+        elif fault.kind == "config_refused":
+            provider["label"] = f"label {amount}"  # a structural change, which takes a restart
         world.note(f"fault {fault.kind} at {provider['id']}")
-        world.edge.reconfigure(config)
+        status = world.edge.reconfigure(config)
+        is_refused = fault.kind == "config_refused"
+        if status not in ((Status.RESTART_REQUIRED,) if is_refused else (Status.APPLIED, Status.NO_CHANGE)):
+            world.fail(f"{fault.kind} ends {status.value}")
+        if not is_refused:
+            world.config = config
+        world.count(fault.kind)

@@ -6,6 +6,7 @@ part between those is the production one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
@@ -16,13 +17,16 @@ from iop_fast._core.admission import Outcome, Owner
 from iop_fast._core.ledger import Lease
 from iop_fast._core.wait_queue import Waiter
 from iop_fast.config.catalog import build_catalog
-from iop_fast.config.payload import compile_payload
-from iop_fast.config.schema import EdgeConfig
+from iop_fast.config.loader import load_edge_text
+from iop_fast.config.payload import compile_payloads
 from iop_fast.config.schema.node import NodeLimits
 from iop_fast.edge.ages import Ticker
 from iop_fast.edge.gate import Gate
 from iop_fast.edge.link import LinkState
 from iop_fast.edge.links import LinkLimits, Links
+from iop_fast.edge.refresh import impact_of
+from iop_fast.edge.refresh_plan import StepTimes, plan_refresh
+from iop_fast.edge.refresh_report import Impact, Status
 from iop_fast.edge.registration import Registrar
 from iop_fast.edge.runtime import Runtime
 from iop_fast.edge.service import EdgeService
@@ -119,7 +123,7 @@ class EdgeHost:
         self.process = Process(world.loop, "edge")
         self.is_listening = True
         self._world = world
-        runtime = build_runtime(config, 1, None)
+        runtime = first_runtime(config)
         self.links = Links(LinkLimits.of(runtime.config.edge.link))
         self.gate = WatchedGate(world, runtime, self.links, self.process)
         self.state = EdgeState(runtime, self.gate, self.links, world.clock, Random(f"edge {world.script.seed}"))
@@ -137,15 +141,33 @@ class EdgeHost:
         await self.registrar.serve(stream, address)
         stream.abandon()  # as gRPC ends a call well when its handler returns
 
-    def reconfigure(self, config: dict[str, Any]) -> None:
-        """Take over another configuration: the commitment of a refresh, and its pushes."""
-        before = self.state.runtime
-        is_changed = EdgeConfig.model_validate(config) != before.config
-        runtime = build_runtime(config, before.revision + is_changed, before)
-        self.state.swap(runtime, self.links.is_reported_up)
+    def reconfigure(self, config: dict[str, Any]) -> Status:
+        """Apply another configuration as a refresh does: plan, rehearse, commit, push; without its thread."""
+        planned = plan_refresh(self.state.runtime, "edge.yaml", text_of(config), None, StepTimes())
+        runtime = planned.runtime
+        if runtime is None:
+            self._world.note(f"edge refuses a configuration: {planned.status.value}")
+            return planned.status
+        plan = runtime.plan(self.links.is_reported_up)
+        impact, before = impact_of(self.gate, plan), self.gate.counters()
+        self.state.commit(runtime, plan)
+        self._check_rehearsal(impact, before, self.gate.counters())
         pushes = self.links.push_changed()
-        self._world.note(f"edge has revision {runtime.revision}, pushed to {list(pushes)}")
+        self._world.note(f"edge has revision {runtime.revision}, pushed to {list(pushes)}; {impact}")
         self._world.on_configured(runtime)
+        return planned.status
+
+    def _check_rehearsal(self, impact: Impact, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+        """What a refresh says beforehand is what it does, unless what it sets off sets off more."""
+        if after["readmitted"] != before["readmitted"]:
+            return
+        foretold = (impact.waiters_granted, impact.waiters_evicted_timeout, impact.waiters_evicted_unavailable)
+        names = ("granted", "evicted_timeout", "evicted_unavailable")
+        found = tuple(after[name] - before[name] for name in names)
+        if foretold != found:
+            self._world.fail(f"a refresh said that of {names} it makes {foretold}, and made {found}")
+        if any(found):
+            self._world.count("refresh_moved_waiters")
 
     def start_draining(self) -> None:
         """Begin to shut down: no new requests, waiting ones end, Nodes are told."""
@@ -276,11 +298,16 @@ def token_of(node_id: str) -> str:
     return f"token of {node_id}"
 
 
-def build_runtime(config: dict[str, Any], revision: int, previous: Runtime | None) -> Runtime:
-    """Compile a configuration as the Edge's program does."""
-    parsed = EdgeConfig.model_validate(config)
-    payloads = {node.id: compile_payload(parsed, node.id) for node in parsed.nodes}
-    return Runtime.build(parsed, build_catalog(parsed), payloads, revision=revision, previous=previous)
+def text_of(config: dict[str, Any]) -> str:
+    """A configuration as its file has it: JSON is YAML."""
+    return json.dumps(config)
+
+
+def first_runtime(config: dict[str, Any]) -> Runtime:
+    """Compile a configuration as the Edge's program does when it starts."""
+    loaded = load_edge_text(text_of(config), "edge.yaml")
+    parsed = loaded.config
+    return Runtime.build(parsed, build_catalog(parsed), compile_payloads(parsed), file_sha256=loaded.sha256)
 
 
 def first_config(script: Script) -> dict[str, Any]:

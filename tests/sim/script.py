@@ -56,6 +56,7 @@ FAULTS = (
     ("config_model_removed", 3),
     ("config_restored", 3),
     ("config_unchanged", 1),
+    ("config_refused", 1),
 )
 
 

@@ -76,7 +76,7 @@ class Broken(AssertionError):
 
     def __init__(self, seed: int, faults: list[str]) -> None:
         lines = [f"seed {seed}: {fault}" for fault in faults[:20]]
-        super().__init__("\n".join([*lines, f"replay with: python -m tests.sim.run --seed {seed} --trace"]))
+        super().__init__("\n".join([*lines, f"replay with: .venv/bin/python -m tests.sim.run --seed {seed} --trace"]))
 
 
 class World:
@@ -153,6 +153,11 @@ class World:
     def on_program_stopped(self, program: NodeProgram) -> None:
         """A Node's process has ended in order."""
         self.loop.call_later(0.001, self.inspector.check_program, program)
+
+    @property
+    def must_keep_links(self) -> bool:
+        """True in a world without faults, until it shuts down."""
+        return not self.script.faults and not self.edge.state.is_draining
 
     # Life.
 
@@ -338,6 +343,8 @@ class Listener(logging.Handler):
             self._world.fail(f"logged as an error: {text}{cause}")
         elif event in FORBIDDEN_WARNINGS:
             self._world.fail(f"logged: {text}")
+        elif event == "link_closed" and self._world.must_keep_links:
+            self._world.fail(f"a session ended that nothing has harmed: {text}")
 
     def _is_expected(self, event: str) -> bool:
         return event in EXPECTED_ERRORS and bool(self._world.counts[EXPECTED_ERRORS[event]])
