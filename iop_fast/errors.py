@@ -2,7 +2,7 @@
 
 The HTTP table is DESIGN's error table as data. `code` is stable and for machines, `reason` is the outcome label shared
 by the `x-iop-reason` header, metrics and the access log. Messages are for people and are written where the failure is
-met. A provider's own error answer is passed through and has no row here.
+met. A provider's own error answer is passed through and has no row here. docs/errors.md is made from this table.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import orjson
 
 @dataclass(frozen=True, slots=True)
 class FailureRow:
-    """One row of the error table. `closes`: the connection cannot be kept after it."""
+    """One row of the error table. `when` says to people what brings it about and what helps, `closes` that the
+    connection cannot be kept after it."""
 
     status: int
     type: str
     code: str
+    when: str
     closes: bool = False
     retry: bool | None = None  # x-should-retry, where the answer to "try again?" is known better than by status
 
@@ -27,31 +29,176 @@ class FailureRow:
 class Failure(Enum):
     """How a request failed. The member's lower-case name is the reason label."""
 
-    QUEUE_FULL = FailureRow(429, "rate_limit_error", "queue_full")
-    QUEUE_TIMEOUT = FailureRow(504, "timeout_error", "queue_timeout", retry=False)
-    UNAVAILABLE = FailureRow(503, "service_unavailable_error", "provider_unavailable")
-    DRAINING = FailureRow(503, "service_unavailable_error", "draining", closes=True)
-    OVERLOADED = FailureRow(503, "service_unavailable_error", "overloaded", closes=True)
-    MODEL_NOT_FOUND = FailureRow(404, "invalid_request_error", "model_not_found")
-    NOT_FOUND = FailureRow(404, "invalid_request_error", "not_found")
-    METHOD_NOT_ALLOWED = FailureRow(405, "invalid_request_error", "method_not_allowed")
-    UNSUPPORTED_BY_MODEL = FailureRow(400, "invalid_request_error", "unsupported_by_model")
-    INVALID_REQUEST = FailureRow(400, "invalid_request_error", "invalid_request")
-    MALFORMED_HTTP = FailureRow(400, "invalid_request_error", "malformed_http", closes=True)
-    EXPECTATION_FAILED = FailureRow(417, "invalid_request_error", "expectation_failed", closes=True)
-    METHOD_NOT_IMPLEMENTED = FailureRow(501, "invalid_request_error", "method_not_implemented", closes=True)
-    ENCODING_NOT_IMPLEMENTED = FailureRow(501, "invalid_request_error", "transfer_encoding", closes=True)
-    VERSION_NOT_SUPPORTED = FailureRow(505, "invalid_request_error", "http_version_not_supported", closes=True)
-    REQUEST_TOO_LARGE = FailureRow(413, "invalid_request_error", "request_too_large", closes=True)
-    URI_TOO_LONG = FailureRow(414, "invalid_request_error", "uri_too_long", closes=True)
-    HEAD_TOO_LARGE = FailureRow(431, "invalid_request_error", "head_too_large", closes=True)
-    REQUEST_TIMEOUT = FailureRow(408, "invalid_request_error", "request_timeout", closes=True)
-    UNSUPPORTED_ENCODING = FailureRow(415, "invalid_request_error", "unsupported_content_encoding")
-    INVALID_API_KEY = FailureRow(401, "authentication_error", "invalid_api_key")
-    MISSING_PROVIDER_AUTHORIZATION = FailureRow(401, "authentication_error", "missing_provider_authorization")
-    UPSTREAM_ERROR = FailureRow(502, "api_error", "upstream_error")
-    UPSTREAM_TIMEOUT = FailureRow(504, "timeout_error", "upstream_timeout")
-    INTERNAL = FailureRow(500, "server_error", "internal")
+    QUEUE_FULL = FailureRow(
+        429,
+        "rate_limit_error",
+        "queue_full",
+        "Every slot of the model is taken and as many requests wait as may (`provider_pool.max_queue`). "
+        "`Retry-After` says in how many seconds a slot is likely to be free, from the rate at which they come"
+        " back.",
+    )
+    QUEUE_TIMEOUT = FailureRow(
+        504,
+        "timeout_error",
+        "queue_timeout",
+        "The request has waited `provider_pool.queue_timeout_ms` for a slot. Sending it again puts it at the "
+        "end of the line.",
+        retry=False,
+    )
+    UNAVAILABLE = FailureRow(
+        503,
+        "service_unavailable_error",
+        "provider_unavailable",
+        "No provider of the model can take requests now: its Node is away, or it is disabled or unhealthy. "
+        "Said at once on arrival, and to those who wait when the last provider goes.",
+    )
+    DRAINING = FailureRow(
+        503,
+        "service_unavailable_error",
+        "draining",
+        "The gateway is shutting down. Another instance, or this one when it is back, will serve.",
+        closes=True,
+    )
+    OVERLOADED = FailureRow(
+        503,
+        "service_unavailable_error",
+        "overloaded",
+        "The gateway holds as many connections (`openai.limits.connections`, `connections_per_address`) or as"
+        " many bytes of request bodies (`buffered_bytes`) as it may.",
+        closes=True,
+    )
+    MODEL_NOT_FOUND = FailureRow(
+        404,
+        "invalid_request_error",
+        "model_not_found",
+        "No model of that name is configured. The message names ones that look like it.",
+    )
+    NOT_FOUND = FailureRow(
+        404,
+        "invalid_request_error",
+        "not_found",
+        "There is no such path.",
+    )
+    METHOD_NOT_ALLOWED = FailureRow(
+        405,
+        "invalid_request_error",
+        "method_not_allowed",
+        "The path exists, for the methods that the field `Allow` names.",
+    )
+    UNSUPPORTED_BY_MODEL = FailureRow(
+        400,
+        "invalid_request_error",
+        "unsupported_by_model",
+        "No provider of the model offers what the request needs: its API (surface), tools, images, audio or a"
+        " JSON schema. The message names it.",
+    )
+    INVALID_REQUEST = FailureRow(
+        400,
+        "invalid_request_error",
+        "invalid_request",
+        "The body is not a JSON object, holds a key twice, or has no `model`. `param` names the field.",
+    )
+    MALFORMED_HTTP = FailureRow(
+        400,
+        "invalid_request_error",
+        "malformed_http",
+        "The bytes are not a clean HTTP/1.1 request (RFC 9112): framing, Host, line ends, characters.",
+        closes=True,
+    )
+    EXPECTATION_FAILED = FailureRow(
+        417,
+        "invalid_request_error",
+        "expectation_failed",
+        "The request expects something else than `100-continue`.",
+        closes=True,
+    )
+    METHOD_NOT_IMPLEMENTED = FailureRow(
+        501,
+        "invalid_request_error",
+        "method_not_implemented",
+        "The method is none of HTTP's.",
+        closes=True,
+    )
+    ENCODING_NOT_IMPLEMENTED = FailureRow(
+        501,
+        "invalid_request_error",
+        "transfer_encoding",
+        "The request has a Transfer-Encoding other than `chunked`.",
+        closes=True,
+    )
+    VERSION_NOT_SUPPORTED = FailureRow(
+        505,
+        "invalid_request_error",
+        "http_version_not_supported",
+        "The request is not HTTP/1.1 or HTTP/1.0, for example an HTTP/2 preface.",
+        closes=True,
+    )
+    REQUEST_TOO_LARGE = FailureRow(
+        413,
+        "invalid_request_error",
+        "request_too_large",
+        "The body is larger than `openai.limits.body_bytes`.",
+        closes=True,
+    )
+    URI_TOO_LONG = FailureRow(
+        414,
+        "invalid_request_error",
+        "uri_too_long",
+        "The target is longer than `openai.limits.target_bytes`.",
+        closes=True,
+    )
+    HEAD_TOO_LARGE = FailureRow(
+        431,
+        "invalid_request_error",
+        "head_too_large",
+        "The head is larger than `openai.limits.head_bytes` or has more fields than `head_fields`.",
+        closes=True,
+    )
+    REQUEST_TIMEOUT = FailureRow(
+        408,
+        "invalid_request_error",
+        "request_timeout",
+        "The head took longer than `openai.limits.header_ms`, or the body came slower than `body_bytes_per_second`.",
+        closes=True,
+    )
+    UNSUPPORTED_ENCODING = FailureRow(
+        415,
+        "invalid_request_error",
+        "unsupported_content_encoding",
+        "The body has a Content-Encoding. Send it as it is.",
+    )
+    INVALID_API_KEY = FailureRow(
+        401,
+        "authentication_error",
+        "invalid_api_key",
+        "A principal is required (`openai.require_principal`) and the token is missing or unknown, or two "
+        "different tokens stand in one request. The body is the same in each case.",
+    )
+    MISSING_PROVIDER_AUTHORIZATION = FailureRow(
+        401,
+        "authentication_error",
+        "missing_provider_authorization",
+        "The header that `openai.provider_auth` forwards is missing, empty or there twice.",
+    )
+    UPSTREAM_ERROR = FailureRow(
+        502,
+        "api_error",
+        "upstream_error",
+        "The provider could not be reached, broke off or sent no valid answer, or its Node was lost. What a "
+        "provider cannot have seen was tried once more, elsewhere.",
+    )
+    UPSTREAM_TIMEOUT = FailureRow(
+        504,
+        "timeout_error",
+        "upstream_timeout",
+        "The provider was silent for longer than its `timeouts` allow.",
+    )
+    INTERNAL = FailureRow(
+        500,
+        "server_error",
+        "internal",
+        "A fault of the gateway. Its log has the traceback under the request's id.",
+    )
 
     @property
     def reason(self) -> str:

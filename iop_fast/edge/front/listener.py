@@ -241,7 +241,6 @@ class Front:
                 if not waiter.done():
                     waiter.set_result(None)
 
-
     def _enter_address(self, connection: Connection) -> bool:
         """Count a connection under its client's address; False when that has as many as it may."""
         limit = self.limits.connections_per_address
