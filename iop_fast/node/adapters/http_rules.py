@@ -35,6 +35,11 @@ NOT_FORWARDED = frozenset({b"host", b"content-length", b"expect"})
 # A request that carries one of these was given it for exactly this provider; the caller's own never come this far.
 CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key"})
 
+# RFC 9110, section 8.6: a request of another method says the length of a body that it does not have.
+METHODS_WITHOUT_BODY = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
+# RFC 9110, section 5.6.2.
+TOKEN_BYTES = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
 TARGET = re.compile(rb"/[\x21-\x22\x24-\x7e]*")
 ROOT = re.compile(r"(?:/[\x21-\x22\x24-\x3e\x40-\x7e]*)?")
 VERSION_SEGMENT = re.compile(r"v[0-9]+[a-z0-9]*")
@@ -63,18 +68,26 @@ class Endpoint(NamedTuple):
         """True when the path names a version of an API (`v1`, `v4`, `v1beta`): then it is that API's root."""
         return any(VERSION_SEGMENT.fullmatch(segment) for segment in self.root.split("/"))
 
-    def url(self, target: bytes) -> yarl.URL:
-        """Return the URL for a request target in origin form; raise ValueError for one that is none.
+    def target(self, target: bytes) -> bytes:
+        """Return what to ask the backend for; raise ValueError for a request target that is not in origin form.
 
         The target follows the endpoint's path, whole, or without its own leading `/v1` where the endpoint names a
         version itself.
         """
         if TARGET.fullmatch(target) is None:
             raise ValueError("expected a request target in origin form, of printable ASCII")
-        path = target.decode("ascii")
-        if self.names_version and (path == "/v1" or path.startswith(("/v1/", "/v1?"))):
-            path = path[3:]
-        return yarl.URL(f"{self.origin}{self.root}{path}", encoded=True)
+        if self.names_version and (target == b"/v1" or target.startswith((b"/v1/", b"/v1?"))):
+            target = target[3:]
+        return (self.root.encode() + target) if self.root else target
+
+    def url(self, target: bytes) -> yarl.URL:
+        """Return the URL for a request target; raise ValueError as `target` does."""
+        return yarl.URL(self.origin + self.target(target).decode("ascii"), encoded=True)
+
+    @property
+    def host_field(self) -> bytes:
+        """What the field Host says."""
+        return self.origin.partition("//")[2].encode()
 
 
 def read_endpoint(text: str) -> Endpoint:
@@ -121,6 +134,27 @@ def request_fields(fields: Iterable[Field], key: str) -> list[tuple[str, str]]:
     if key and CREDENTIALS.isdisjoint(spelled):
         texts.append(("Authorization", f"Bearer {key}"))
     return texts
+
+
+def request_head(
+    method: bytes, target: bytes, host: bytes, fields: Iterable[Field], key: str, body_bytes: int
+) -> bytes:
+    """Return a request's head with its fields byte for byte; raise ValueError for what no HTTP message can hold.
+
+    `key` is the provider's own, "" for none; it goes out unless the request carries credentials.
+    """
+    kept = list(end_to_end(fields, NOT_FORWARDED))
+    if key and CREDENTIALS.isdisjoint([name.lower() for name, _ in kept]):
+        kept.append((b"Authorization", b"Bearer " + key.encode()))
+    if body_bytes or method not in METHODS_WITHOUT_BODY:
+        kept.append((b"Content-Length", b"%d" % body_bytes))
+    names, values = zip((b"Host", host), *kept, strict=True)
+    if not method or not all(names) or b"".join((method, *names)).translate(None, TOKEN_BYTES):
+        raise ValueError("expected a method and field names that are tokens")
+    if FIELD_FORBIDDEN.search(b"".join(values)):
+        raise ValueError("a header field holds a line end or NUL")
+    lines = [b"%b %b HTTP/1.1" % (method, target), *map(b": ".join, zip(names, values, strict=True)), b"", b""]
+    return b"\r\n".join(lines)
 
 
 def as_text(value: bytes) -> str:

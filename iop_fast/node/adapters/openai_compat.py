@@ -1,7 +1,6 @@
-"""The adapter of OpenAI-compatible servers: where one is, with which key, and its pool of connections.
+"""The adapter of OpenAI-compatible servers: where one is, with which key, and its health.
 
-aiohttp carries the requests and is told to leave everything alone: no header of its own, no redirect, no cookie, no
-environment, no decompression, no limit of connections, no total timeout. What a run does with it is in `http_run`.
+Which HTTP client carries its runs is in `http_client`.
 """
 
 from __future__ import annotations
@@ -9,22 +8,14 @@ from __future__ import annotations
 import asyncio
 import re
 
-import aiohttp
-
 from iop_fast.config.payload import AdapterSettings, ProviderPayload, TimeoutSettings
 from iop_fast.node.adapters import Adapter, BrokenAdapter, Surroundings
+from iop_fast.node.adapters.http_client import Backend, client_for
 from iop_fast.node.adapters.http_rules import Endpoint, connect_reason, read_endpoint
-from iop_fast.node.adapters.http_run import Connector, HttpRun
 from iop_fast.node.health import Health
 from iop_fast.seams import TunnelRequest, Upstream, UpstreamRun, UpstreamSink
 
-KIB = 1024
-FIELD_BYTES_MAX = 64 * KIB
-FIELDS_MAX = 256
-READ_BYTES = 64 * KIB
 PROBE_LIMIT_S = 5.0
-
-SKIP_AUTO_HEADERS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 
 
 def make_openai_compat(settings: AdapterSettings, surroundings: Surroundings) -> Adapter:
@@ -53,38 +44,18 @@ def make_openai_compat(settings: AdapterSettings, surroundings: Surroundings) ->
 
 
 class OpenAICompatAdapter:
-    """One OpenAI-compatible backend: its pool of connections and its health."""
+    """One OpenAI-compatible backend: its client, with its connections, and its health."""
 
     def __init__(self, endpoint: Endpoint, key: str, surroundings: Surroundings) -> None:
         limits = surroundings.limits
-        self.endpoint = endpoint
-        self.key = key
-        self.loop = surroundings.loop
         self._health = Health(surroundings.loop, self._probe, first_ms=limits.probe_ms_min, most_ms=limits.probe_ms_max)
-        self._keepalive_s = limits.upstream_idle_ms / 1000
-        self._session: aiohttp.ClientSession | None = None
+        self.backend = Backend(endpoint, key, limits.upstream_idle_ms / 1000, self._health, surroundings.loop)
+        self.client = client_for(self.backend)
 
     @property
     def health(self) -> Health:
         """Whether connections can be made."""
         return self._health
-
-    @property
-    def session(self) -> aiohttp.ClientSession:
-        """The client, made at its first use."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=Connector(self._keepalive_s),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=False,
-                skip_auto_headers=SKIP_AUTO_HEADERS,
-                read_bufsize=READ_BYTES,
-                max_line_size=FIELD_BYTES_MAX,
-                max_field_size=FIELD_BYTES_MAX,
-                max_headers=FIELDS_MAX,
-            )
-        return self._session
 
     def upstream(self, provider: ProviderPayload) -> Upstream:
         """Return the backend with a provider's timeouts."""
@@ -93,15 +64,15 @@ class OpenAICompatAdapter:
     async def close(self) -> None:
         """Close idle connections and stop connect attempts."""
         self._health.close()
-        if self._session is not None:
-            await self._session.close()
+        await self.client.close()
 
     async def _probe(self) -> str | None:
         """Connect, with TLS where the endpoint has it, and leave again."""
+        endpoint = self.backend.endpoint
         try:
             async with asyncio.timeout(PROBE_LIMIT_S):
                 _, writer = await asyncio.open_connection(
-                    self.endpoint.host, self.endpoint.port, ssl=True if self.endpoint.is_tls else None
+                    endpoint.host, endpoint.port, ssl=True if endpoint.is_tls else None
                 )
         except TimeoutError:
             return f"no connection within {PROBE_LIMIT_S:.0f} s"
@@ -122,6 +93,4 @@ class OpenAICompatUpstream:
 
     def start(self, request: TunnelRequest, sink: UpstreamSink) -> UpstreamRun:
         """Start a run; raise ValueError for a request that cannot be written as HTTP."""
-        adapter = self._adapter
-        url = adapter.endpoint.url(request.path)
-        return HttpRun(adapter.session, adapter.health, self._timeouts, url, adapter.key, request, sink)
+        return self._adapter.client.start(request, self._timeouts, sink)

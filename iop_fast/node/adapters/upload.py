@@ -1,4 +1,4 @@
-"""A request's body on its way from the link to the HTTP client."""
+"""A request's body on its way from the link to a provider's connection."""
 
 from __future__ import annotations
 
@@ -10,12 +10,31 @@ REPLAY_BYTES_MAX = 256 * 1024
 
 
 class Upload:
-    """Pieces that arrive by `feed` and leave by iteration, one at a time as the transport has room.
+    """Pieces that arrive by `feed` and leave one at a time as the transport has room.
 
-    Iterating again starts from the front and is allowed while `can_replay`: until the body is written to its end, or
-    more than REPLAY_BYTES_MAX of it. `on_written(byte_count)` reports bytes that left for the first time, `on_end` that
-    the last one did, once.
+    They leave by `next_piece` and `note_written`, or by asynchronous iteration, which does the same. `rewind` starts
+    from the front again and is allowed while `can_replay`: until the body is written to its end, or more than
+    REPLAY_BYTES_MAX of it. `on_written(byte_count)` reports bytes that left for the first time, `on_end` that the last
+    one did, once; `is_written` says so afterwards.
     """
+
+    __slots__ = (
+        "_fed_bytes",
+        "_index",
+        "_is_closed",
+        "_is_complete",
+        "_is_out",
+        "_length",
+        "_loop",
+        "_on_end",
+        "_on_written",
+        "_pieces",
+        "_position",
+        "_reported_bytes",
+        "_waiter",
+        "can_replay",
+        "is_written",
+    )
 
     def __init__(
         self,
@@ -29,12 +48,16 @@ class Upload:
         self._on_written = on_written
         self._on_end = on_end
         self._pieces: list[bytes] = []
+        self._index = 0  # of the piece that is next
+        self._position = 0  # bytes written, from the front
+        self._is_out = False  # the piece at the index was handed out and has not left yet
         self._fed_bytes = 0
         self._reported_bytes = 0
         self._is_complete = False
         self._is_closed = False
         self._waiter: asyncio.Future[None] | None = None
         self.can_replay = True
+        self.is_written = False
 
     def feed(self, piece: bytes, complete: bool) -> None:
         """Take a piece; raise ValueError when the body is not of the length that was announced."""
@@ -50,38 +73,67 @@ class Upload:
     def close(self) -> None:
         """Drop what is left and let go of whoever listened. Idempotent; what is fed afterwards is only counted."""
         self._pieces.clear()
+        self._index = 0
+        self._is_out = False
         self._is_closed = True
         self.can_replay = False
         self._on_written = ignore
         self._on_end = ignore
 
+    # Leaving.
+
+    def rewind(self) -> None:
+        """Start from the front."""
+        assert self.can_replay or not self._position, "a body that is gone cannot be sent again"
+        self._index = self._position = 0
+        self._is_out = False
+
+    def next_piece(self) -> bytes | None:
+        """Return what is to be written next, None when there is nothing (yet). `note_written` comes in between."""
+        assert not self._is_out, "the piece before has not left"
+        if self._index == len(self._pieces):
+            return None
+        self._is_out = True
+        return self._pieces[self._index]
+
+    def note_written(self) -> None:
+        """The transport has room again: what was handed out has left. Nothing may be out; the body's end is seen."""
+        if self._is_out:
+            self._is_out = False
+            self._position += len(self._pieces[self._index])
+            self._let_go()
+        if self._is_complete and self._index == len(self._pieces) and not self.is_written and not self._is_closed:
+            self.is_written = True
+            self.can_replay = False
+            self._pieces.clear()
+            self._index = 0
+            self._on_end()
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        position = index = 0
+        self.rewind()
         while True:
-            while index < len(self._pieces):
-                piece = self._pieces[index]
+            while (piece := self.next_piece()) is not None:
                 yield piece  # network: goes on when the transport has room again
-                position += len(piece)
-                index = self._let_go(index, position)
+                self.note_written()
+            self.note_written()
             if self._is_complete:
                 break
             self._waiter = self._loop.create_future()
             await self._waiter
-        self.can_replay = False
-        self._pieces.clear()
-        self._on_end()
 
-    def _let_go(self, index: int, position: int) -> int:
-        """A piece is written up to `position`: report it, drop what need not be kept, return the next index."""
-        if position > self._reported_bytes:
-            self._on_written(position - self._reported_bytes)
-            self._reported_bytes = position
-        if position > REPLAY_BYTES_MAX:
+    def _let_go(self) -> None:
+        """Report what is written up to the position, drop the piece if it need not be kept, and step on."""
+        if self._position > REPLAY_BYTES_MAX:
             self.can_replay = False
         if self.can_replay:
-            return index + 1
-        del self._pieces[: index + 1]
-        return 0
+            self._index += 1
+        else:
+            del self._pieces[: self._index + 1]
+            self._index = 0
+        if self._position > self._reported_bytes:
+            byte_count = self._position - self._reported_bytes
+            self._reported_bytes = self._position
+            self._on_written(byte_count)
 
 
 def ignore(*_: object) -> None:

@@ -18,6 +18,7 @@ from iop_fast.node.adapters.http_rules import (
     is_own_failure,
     read_endpoint,
     request_fields,
+    request_head,
 )
 from iop_fast.node.adapters.openai_compat import OpenAICompatAdapter, make_openai_compat
 from tests.unit.edge.worlds import VirtualLoop
@@ -94,6 +95,35 @@ def test_a_repeated_field_keeps_its_values_and_their_order() -> None:
 def test_values_are_read_as_utf_8_or_latin_1() -> None:
     fields = request_fields([(b"a", "é안".encode()), (b"b", b"caf\xe9")], "")
     assert fields == [("a", "é안"), ("b", "café")]
+
+
+def test_a_requests_head_is_written_byte_for_byte() -> None:
+    fields = [(b"x-A", b" caf\xe9"), (b"X-a", b""), (b"Connection", b"x-b"), (b"x-b", b"1"), (b"Content-Length", b"9")]
+    assert request_head(b"POST", b"/v1/x?y", b"h:1", fields, "key", 2) == (
+        b"POST /v1/x?y HTTP/1.1\r\nHost: h:1\r\nx-A:  caf\xe9\r\nX-a: \r\nAuthorization: Bearer key\r\n"
+        b"Content-Length: 2\r\n\r\n"
+    )
+    assert request_head(b"GET", b"/", b"h", [], "", 0) == b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+    assert request_head(b"DELETE", b"/", b"h", [], "", 0).endswith(b"\r\nContent-Length: 0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("method", "field"),
+    [
+        (b"GET /x", (b"a", b"b")),
+        (b"", (b"a", b"b")),
+        (b"GET", (b"", b"b")),
+        (b"GET", (b"a:", b"b")),
+        (b"GET", (b"a b", b"b")),
+        (b"GET", (b"a\r\nb", b"b")),
+        (b"GET", (b"a", b"b\r\nc")),
+        (b"GET", (b"a", b"b\nc")),
+        (b"GET", (b"a", b"\0")),
+    ],
+)
+def test_a_request_that_no_message_can_hold_is_refused(method: bytes, field: tuple[bytes, bytes]) -> None:
+    with pytest.raises(ValueError, match=r"tokens|line end"):
+        request_head(method, b"/", b"h", [field], "", 0)
 
 
 def test_a_length_beside_a_transfer_coding_is_dropped() -> None:
@@ -175,5 +205,5 @@ def test_endpoint_and_key_may_come_from_the_environment() -> None:
         surroundings = Surroundings(loop, ENVIRON, {}, NodeLimits(), lambda: 0)
         adapter = make_openai_compat(settings("", endpoint_env="URL", api_key_env="KEY"), surroundings)
         assert isinstance(adapter, OpenAICompatAdapter)
-        assert (adapter.endpoint.root, adapter.key) == ("/v1", "k")
+        assert (adapter.backend.endpoint.root, adapter.backend.key) == ("/v1", "k")
         loop.run_until_complete(adapter.close())
