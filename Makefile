@@ -98,10 +98,11 @@ cov: debug
 proto: $(VENV)/.dev
 	$(PY) scripts/gen_proto.py
 
-## What the schema of the configuration gives: configs/*.schema.json and docs/configuration.md.
+## What the schema of the configuration gives: configs/*.schema.json and docs/configuration.md; docs/errors.md.
 docs: $(VENV)/.run
 	$(PY) -m scripts.gen_schema
 	$(PY) -m scripts.gen_config_docs
+	$(PY) -m scripts.gen_error_docs
 
 ## Everything that CI runs.
 check: lint types test smoke
