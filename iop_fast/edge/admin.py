@@ -81,6 +81,15 @@ def admin_app(readiness: Readiness, status: Callable[[], Awaitable[Any]], own_ho
     return app
 
 
+def add_document(app: web.Application, document: object) -> None:
+    """Add /openapi.json: what the HTTP listener serves, for tools."""
+
+    async def get_document(request: web.Request) -> web.Response:
+        return json_answer(document)
+
+    app.router.add_get("/openapi.json", get_document)
+
+
 def add_probes(app: web.Application, readiness: Readiness) -> None:
     """Add /livez (the loop answers) and /readyz (send requests here)."""
 

@@ -34,13 +34,14 @@ from iop_fast.config.loader import Loaded, load_edge
 from iop_fast.config.payload import compile_payloads
 from iop_fast.config.schema import EdgeConfig, ServerTls
 from iop_fast.config.schema.fields import parse_address
-from iop_fast.edge.admin import Readiness, admin_app, observe_app
+from iop_fast.edge.admin import Readiness, add_document, admin_app, observe_app
 from iop_fast.edge.ages import Ticker
 from iop_fast.edge.disk import DiskFile
 from iop_fast.edge.front.listener import Front
 from iop_fast.edge.gate import Gate
 from iop_fast.edge.lines import open_books
 from iop_fast.edge.links import LinkLimits, Links
+from iop_fast.edge.openapi import document
 from iop_fast.edge.refresh import Refresher
 from iop_fast.edge.refresh_http import add_refresh
 from iop_fast.edge.registration import Registrar
@@ -196,6 +197,7 @@ class Edge:
         own_hosts = frozenset() if listen.startswith(UNIX) else frozenset({parse_address(listen)[0].lower()})
         app = admin_app(self.readiness, self._status_with_disk, own_hosts)
         add_refresh(app, self.refresher)
+        add_document(app, document(config.openai.listen))
         stack.push_async_callback(self.refresher.stop)
         self._admin = Site(app)
         await self._admin.start(listen)

@@ -44,6 +44,8 @@ def test_probes_and_status() -> None:
                 assert answer.status == 200
             async with b.client.get(b.admin("/nothing")) as answer:
                 assert answer.status == 404
+            async with b.client.get(b.admin("/openapi.json")) as answer:
+                assert (await answer.json())["openapi"] == "3.1.0"
             await node.close()
 
     run(work())
