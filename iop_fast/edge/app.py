@@ -181,16 +181,20 @@ class Edge:
         credentials = None
         if config.edge.tls is not None:
             identity = self._use_certificate("edge.tls", config.edge.tls, server_identity)
-            self._ticker.register(CertificateWatch("edge.tls", config.edge.tls, identity.reload).look)
+            watch = CertificateWatch("edge.tls", config.edge.tls, identity.reload, has_authorities=True)
+            self._ticker.register(watch.look)
             credentials = identity.credentials()
         self._link_server = await streams.serve(
             config.edge.listen,
-            self._registrar.serve,
+            self._serve_node,
             credentials=credentials,
             window_bytes=config.edge.link.window_bytes,
         )
         stack.push_async_callback(self._link_server.stop, LINK_GRACE_S)
         stack.callback(self.links.close_all, "the Edge stops")
+
+    async def _serve_node(self, stream: streams.EdgeStream, address: str) -> None:
+        await self._registrar.serve(stream, address, stream.peer_names)
 
     async def _start_sites(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
         listen = config.admin.listen

@@ -7,6 +7,7 @@ the first that fails is the refusal's reason:
     BAD_REQUEST     the first frame is no RegisterRequest, or a field is missing or too long
     VERSION         another major version of the protocol
     UNKNOWN_NODE    no such node in the configuration
+    BAD_CERTIFICATE client certificates are demanded (edge.tls.client_ca_file) and the one shown does not name the node
     BAD_TOKEN       its hash is not the configured one (compared in constant time), or the node has none configured
     EDGE_DRAINING   this Edge shuts down
     NODE_ID_IN_USE  another instance holds the id and was heard within the silence limit
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
+from collections.abc import Collection
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,6 +52,8 @@ UNREGISTERED_MAX = 1024
 # Longest field of a registration; a token may be longer than a name.
 FIELD_CHARS_MAX = 256
 TOKEN_CHARS_MAX = 4096
+# A refusal that quotes what a peer has shown is cut here.
+DETAIL_CHARS_MAX = 1024
 
 
 class Refused(NamedTuple):
@@ -70,8 +74,11 @@ class Registrar:
         self._loop = loop
         self._unregistered = 0
 
-    async def serve(self, stream: MessageStream, address: str) -> None:
-        """Register a stream and be its session's reader until the end. `address` is the peer's, for people."""
+    async def serve(self, stream: MessageStream, address: str, names: Collection[str] = ()) -> None:
+        """Register a stream and be its session's reader until the end.
+
+        `address` is the peer's, for people; `names` are those in the certificate that it has shown.
+        """
         if self._unregistered >= UNREGISTERED_MAX:
             log.warning("stream_refused", address=address, unregistered=self._unregistered)
             stream.abandon()
@@ -79,7 +86,7 @@ class Registrar:
         self._unregistered += 1
         limit = self._loop.call_later(REGISTER_LIMIT_S, self._give_up, stream, address)
         try:
-            link = await self._register(stream, address)
+            link = await self._register(stream, address, names)
         finally:
             limit.cancel()
             self._unregistered -= 1
@@ -90,13 +97,13 @@ class Registrar:
         log.warning("registration_late", address=address, limit_s=REGISTER_LIMIT_S)
         stream.abandon()
 
-    async def _register(self, stream: MessageStream, address: str) -> NodeLink | None:
+    async def _register(self, stream: MessageStream, address: str, names: Collection[str]) -> NodeLink | None:
         message = await stream.read()
         if message is None:
             log.debug("stream_left", address=address)
             return None
         request = first_request(message)
-        refused = BAD_FIRST_FRAME if request is None else self._refusal_of(request)
+        refused = BAD_FIRST_FRAME if request is None else self._refusal_of(request, names)
         if refused is None:
             assert request is not None
             return self._accept(request, stream, address)
@@ -118,15 +125,21 @@ class Registrar:
             log.debug("stream_left", address=address)
         return None
 
-    def _refusal_of(self, request: pb.RegisterRequest) -> Refused | None:
+    def _refusal_of(self, request: pb.RegisterRequest, names: Collection[str]) -> Refused | None:
         """Return the first check that the registration fails, None when it is to be accepted."""
-        return check_fields(request) or self._check_token(request) or self._check_holder(request)
+        return check_fields(request) or self._check_identity(request, names) or self._check_holder(request)
 
-    def _check_token(self, request: pb.RegisterRequest) -> Refused | None:
+    def _check_identity(self, request: pb.RegisterRequest, names: Collection[str]) -> Refused | None:
+        """A Node is known by its token and, where client certificates are demanded, by its certificate's name."""
         node = next((node for node in self._edge.runtime.config.nodes if node.id == request.node_id), None)
         if node is None:
             detail = f"no node {request.node_id!r} in the Edge's configuration; add it under nodes[]"
             return Refused(pb.UNKNOWN_NODE, detail)
+        tls = self._edge.runtime.config.edge.tls
+        if tls is not None and tls.client_ca_file is not None and node.id not in names:
+            shown = ", ".join(map(repr, sorted(names))) or "none"
+            detail = f"expected a client certificate whose common name or alternative name is {node.id!r}, got {shown}"
+            return Refused(pb.BAD_CERTIFICATE, detail[:DETAIL_CHARS_MAX])
         expected = node.token_hash_sha256
         if expected is None:
             return Refused(pb.BAD_TOKEN, f"node {node.id!r} has no token_hash_sha256 in the Edge's configuration")

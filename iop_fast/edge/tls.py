@@ -2,13 +2,14 @@
 
 A pair of files that does not load is never handed on: at start it is why the Edge does not start, later it is said once
 and the pair in use stays. Between the replacement of one file and of the other such a pair is normal. Connections that
-are open keep the certificate they began with. A changed client authority takes a restart.
+are open keep the certificate they began with. The link takes over changed client authorities too; on the HTTP front,
+whose context cannot forget one, they take a restart.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from iop_fast import logs
@@ -39,18 +40,24 @@ def check_pair(tls: ServerTls) -> None:
 class CertificateWatch:
     """Looks for replaced files when it is told to, and calls `take_over` for a pair that loads."""
 
-    __slots__ = ("_section", "_stamps", "_take_over", "_tls")
+    __slots__ = ("_files", "_section", "_stamps", "_take_over", "_tls")
 
-    def __init__(self, section: str, tls: ServerTls, take_over: Callable[[], object]) -> None:
-        """`section` names the listener in the log; `take_over` raises OSError for what it cannot use."""
+    def __init__(
+        self, section: str, tls: ServerTls, take_over: Callable[[], object], *, has_authorities: bool = False
+    ) -> None:
+        """`section` names the listener in the log; `take_over` raises OSError for what it cannot use. With
+        `has_authorities` it takes over client authorities too."""
         self._section = section
         self._tls = tls
         self._take_over = take_over
-        self._stamps = read_stamps(tls)
+        self._files = [tls.cert_file, tls.key_file]
+        if has_authorities and tls.client_ca_file is not None:
+            self._files.append(tls.client_ca_file)
+        self._stamps = read_stamps(self._files)
 
     def look(self, now_ns: int) -> None:
         """Look once; each state of the files is judged once. The argument is the ticker's."""
-        stamps = read_stamps(self._tls)
+        stamps = read_stamps(self._files)
         if stamps == self._stamps:
             return
         self._stamps = stamps
@@ -63,10 +70,10 @@ class CertificateWatch:
             log.info("certificate_taken_over", section=self._section, cert=self._tls.cert_file)
 
 
-def read_stamps(tls: ServerTls) -> Stamps:
+def read_stamps(files: Sequence[str]) -> Stamps:
     """What changes when a file is written or replaced; None while one of them is not there."""
     try:
-        found = [Path(name).stat() for name in (tls.cert_file, tls.key_file)]
+        found = [Path(name).stat() for name in files]
     except OSError:
         return None
     return tuple((entry.st_mtime_ns, entry.st_size, entry.st_ino) for entry in found)

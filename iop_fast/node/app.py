@@ -157,19 +157,33 @@ class Node:
 
 
 def stream_opener(config: NodeConfig) -> OpenStream:
-    """Return what opens a stream to the Edge; raise StartError when it cannot be secured as configured."""
+    """Return what opens a stream to the Edge; raise StartError when it cannot be secured as configured.
+
+    The files of edge.tls are read at each attempt: a certificate that was replaced is shown from the next one on.
+    """
     tls = config.edge.tls
+    if tls is None:
+        return partial(streams.dial, config.edge.address, window_bytes=config.limits.window_bytes)
+
+    read = partial(channel_credentials, tls.ca_file, tls.cert_file, tls.key_file)
     try:
-        credentials = None if tls is None else channel_credentials(tls.ca_file, tls.cert_file, tls.key_file)
+        read()
     except OSError as error:
         raise StartError(f"edge.tls: {error}") from None
-    return partial(
-        streams.dial,
-        config.edge.address,
-        credentials,
-        server_name=None if tls is None else tls.server_name,
-        window_bytes=config.limits.window_bytes,
-    )
+
+    async def dial() -> MessageStream:
+        try:
+            credentials = read()
+        except OSError as error:
+            raise ConnectionError(f"edge.tls: {error}") from None
+        return await streams.dial(
+            config.edge.address,
+            credentials,
+            server_name=tls.server_name,
+            window_bytes=config.limits.window_bytes,
+        )
+
+    return dial
 
 
 def read_token(config: NodeConfig, environ: Mapping[str, str]) -> str:

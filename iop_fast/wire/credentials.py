@@ -55,6 +55,8 @@ class ServerIdentity:
     def _read(self) -> grpc.ServerCertificateConfiguration:
         cert, key, client_ca = self._files
         check_pair(cert, key)
+        if client_ca is not None:
+            check_authorities(client_ca)
         return grpc.ssl_server_certificate_configuration(
             [(key.read_bytes(), cert.read_bytes())], client_ca.read_bytes() if client_ca is not None else None
         )
@@ -83,10 +85,23 @@ def check_pair(cert_file: Path, key_file: Path) -> None:
         raise OSError(f"{cert_file} and {key_file} are no certificate and key: {reason.lower()}") from None
 
 
+def check_authorities(ca_file: Path) -> None:
+    """Raise OSError unless the file holds certificates; gRPC would then refuse every client without a word."""
+    ca_file.open("rb").close()
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(ca_file)
+    except ssl.SSLError as error:
+        raise OSError(f"{ca_file} holds no certificates: {(error.reason or 'not PEM').lower()}") from None
+
+
 def channel_credentials(
     ca_file: FilePath | None = None, cert_file: FilePath | None = None, key_file: FilePath | None = None
 ) -> grpc.ChannelCredentials:
     """Return a client's credentials; without `ca_file` the operating system's authorities. Raises OSError."""
+    if cert_file is not None and key_file is not None:
+        check_pair(Path(cert_file), Path(key_file))
+    if ca_file is not None:
+        check_authorities(Path(ca_file))
     return grpc.ssl_channel_credentials(
         root_certificates=system_authorities() if ca_file is None else Path(ca_file).read_bytes(),
         private_key=None if key_file is None else Path(key_file).read_bytes(),

@@ -64,6 +64,8 @@ class _RefusalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal.Value
     """the Edge is shutting down"""
     BAD_REQUEST: _Refusal.ValueType  # 6
     """the first frame is not a RegisterRequest, or a field is missing"""
+    BAD_CERTIFICATE: _Refusal.ValueType  # 7
+    """client certificates are demanded and this one's names are not the node id"""
 
 class Refusal(_Refusal, metaclass=_RefusalEnumTypeWrapper): ...
 
@@ -81,6 +83,8 @@ EDGE_DRAINING: Refusal.ValueType  # 5
 """the Edge is shutting down"""
 BAD_REQUEST: Refusal.ValueType  # 6
 """the first frame is not a RegisterRequest, or a field is missing"""
+BAD_CERTIFICATE: Refusal.ValueType  # 7
+"""client certificates are demanded and this one's names are not the node id"""
 Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
 
 @_typing.final

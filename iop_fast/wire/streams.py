@@ -94,6 +94,13 @@ class EdgeStream:
         self._is_over = False
         self._is_abandoned = False
 
+    @property
+    def peer_names(self) -> frozenset[str]:
+        """Names in the client certificate that the peer has shown: its common name and its alternative names."""
+        context = self._context.auth_context()
+        shown = (*context.get("x509_common_name", ()), *context.get("x509_subject_alternative_name", ()))
+        return frozenset(name.decode("utf-8", "replace") for name in shown)
+
     async def read(self) -> bytes | None:
         """See MessageStream."""
         if self._is_over or self._is_abandoned:

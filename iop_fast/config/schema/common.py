@@ -13,7 +13,8 @@ class ServerTls(Section):
     cert_file: Text = setting("File with the certificate chain, PEM.", apply="restart")
     key_file: Text = setting("File with the private key, PEM.", apply="restart")
     client_ca_file: Text | None = setting(
-        "File with the authorities whose client certificates are demanded, PEM; left out, none is demanded.",
+        "File with the authorities whose client certificates are demanded, PEM; left out, none is demanded. On the "
+        "listener for Nodes the certificate's common name or an alternative name must be the Node's id.",
         apply="restart",
         default=None,
     )
