@@ -214,7 +214,7 @@ class Client:
             self._world.loop.call_later(DRAIN_TICK_S, self._drain)
 
     def _check_unread(self) -> None:
-        """However slowly it reads, what waits for it is its window and what was below the mark when that was granted."""
+        """However slowly it reads, no more waits than its window and what was below the mark when that was granted."""
         limit = HIGH_WATER + self._world.script.run_window_bytes + 2_000  # and an event that says why it broke off
         if self._unread > limit:
             self._fail(f"{self._unread} bytes wait for a client that does not read, expected at most {limit}")

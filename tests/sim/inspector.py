@@ -27,6 +27,7 @@ class Inspector:
         self._world = world
         self._late: list[Exchange] = []
         self._cancelling: dict[Exchange, int] = {}  # how often each was seen to wait for a confirmation
+        self._silent: dict[int, int] = {}  # sessions by generation: how often each was seen to be silent past its limit
         self._is_stopped = False
 
     def watch(self) -> None:
@@ -56,8 +57,10 @@ class Inspector:
                 self._world.fail(f"{counted} {what}, by the requests themselves {held}")
         if edge.process.is_frozen:
             self._late = []
+            self._silent = {}
         else:
             self._look_at_deadlines(waiting)
+            self._look_at_silence()
             self._look_at_cancels([exchange for exchange in exchanges if exchange.state is State.CANCELLING])
 
     def _look_at_deadlines(self, waiting: list[Exchange]) -> None:
@@ -72,6 +75,15 @@ class Inspector:
         for exchange in self._late:
             if exchange in before:
                 self._world.fail(f"{exchange!r} waits past its deadline")
+
+    def _look_at_silence(self) -> None:
+        """A session that brings nothing ends; a timer that is late gives it one more interval, and no second one."""
+        links = [self._world.edge.links.current(host.node_id) for host in self._world.hosts]
+        silent = [link for link in links if link is not None and not link.silence.is_within_limit]
+        self._silent = {link.generation: self._silent.get(link.generation, 0) + 1 for link in silent}
+        for generation, count in self._silent.items():
+            if (count - 4) * WATCH_S * 1000 > self._world.script.silence_ms:
+                self._world.fail(f"session {generation} is silent for twice its limit and goes on")
 
     def _look_at_cancels(self, cancelling: list[Exchange]) -> None:
         """A slot is not held for ever for a Node that does not confirm."""
