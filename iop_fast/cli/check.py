@@ -19,13 +19,18 @@ EXIT_WARNINGS, EXIT_REFUSED = 1, 2
 @click.option("--kind", type=click.Choice(["edge", "node"]), help="What FILES are; left out, their keys tell.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for machines.")
 @click.option("--strict", is_flag=True, help="Exit code 1 when there are warnings.")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-def check(kind: str | None, as_json: bool, strict: bool, files: tuple[Path, ...]) -> None:
+@click.option(
+    "-c", "--config", multiple=True, type=click.Path(path_type=Path), help="A file, as other commands take it."
+)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+def check(kind: str | None, as_json: bool, strict: bool, config: tuple[Path, ...], files: tuple[Path, ...]) -> None:
     """Check configuration files and print every finding.
 
     Exit code 0 when all are accepted, 1 when --strict is given and there are warnings, 2 when one is refused.
     """
-    results = [check_file(file, kind) for file in files]
+    if not config and not files:
+        raise click.UsageError("a configuration file expected, got none")
+    results = [check_file(file, kind) for file in (*config, *files)]
     if as_json:
         click.echo(json.dumps(results_as_json(results), indent=2, ensure_ascii=False))
     else:

@@ -9,17 +9,32 @@ import sys
 import click
 
 
-@click.command()
-@click.option("--stdin", "from_stdin", is_flag=True, help="Hash the token on standard input instead of making one.")
-def token(from_stdin: bool) -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def token(ctx: click.Context) -> None:
     """Make a token and the hash that the configuration takes.
 
     The token goes to the Node's environment (or to the caller), the hash into the Edge's file: as
     nodes[].token_hash_sha256 or openai.principal_tokens[].token_hash_sha256.
     """
-    secret = sys.stdin.readline().rstrip("\r\n") if from_stdin else f"iop-{secrets.token_urlsafe(32)}"
+    if ctx.invoked_subcommand is None:
+        secret = f"iop-{secrets.token_urlsafe(32)}"
+        click.echo(f"token:             {secret}")
+        print_hash(secret)
+
+
+@token.command("hash")
+def hash_token() -> None:
+    """Hash the token on the first line of standard input.
+
+    A token never stands on a command line: every user of the machine can read those.
+    """
+    secret = sys.stdin.readline().rstrip("\r\n")
     if not secret:
         raise click.UsageError("a token expected on standard input, got an empty line")
-    if not from_stdin:
-        click.echo(f"token:             {secret}")
+    print_hash(secret)
+
+
+def print_hash(secret: str) -> None:
+    """Print the line of the configuration."""
     click.echo(f"token_hash_sha256: {hashlib.sha256(secret.encode()).hexdigest()}")

@@ -78,12 +78,12 @@ def test_a_token_and_its_hash_belong_together() -> None:
     assert code == 0
     secret, digest = (line.split()[1] for line in output.splitlines())
     assert hashlib.sha256(secret.encode()).hexdigest() == digest
-    code, output = invoke("token", "--stdin", input=f"{secret}\n")
+    code, output = invoke("token", "hash", input=f"{secret}\n")
     assert output == f"token_hash_sha256: {digest}\n"
 
 
 def test_an_empty_token_is_refused() -> None:
-    code, output = invoke("token", "--stdin", input="\n")
+    code, output = invoke("token", "hash", input="\n")
     assert code == 2
     assert "got an empty line" in output
 
@@ -160,3 +160,11 @@ def test_status_reads_like_a_table() -> None:
         "c         gpu   vllm  3/4      0/1   2       0         node offline",
         "d         gpu   vllm  3/4      0/1   2       0         down: connection refused",
     ]
+
+
+def test_check_takes_its_file_as_the_other_commands_do() -> None:
+    code, output = invoke("check", "-c", str(ROOT / "configs" / "edge.yaml"))
+    assert (code, output.count("accepted as edge configuration")) == (0, 1)
+    code, output = invoke("check")
+    assert code == 2
+    assert "a configuration file expected" in output
