@@ -109,17 +109,24 @@ def error_answer(
     headers = [
         JSON_TYPE,
         (b"content-length", b"%d" % len(body)),
-        (b"x-request-id", request_id),
+        *id_fields(request_id, dialect),
         (b"x-iop-reason", failure.reason.encode()),
     ]
-    if dialect is Dialect.ANTHROPIC:
-        headers.append((b"request-id", request_id))  # where this API's clients look for it
     if row.closes:
         headers.append((b"connection", b"close"))
     if row.retry is not None:
         headers.append((b"x-should-retry", b"true" if row.retry else b"false"))
     headers.extend(extra)
     return Head(row.status, REASONS[row.status], headers), body
+
+
+def id_fields(request_id: bytes, dialect: Dialect, answered: Iterable[Field] = ()) -> list[Field]:
+    """Return the fields that carry a request's id; Anthropic's clients look for one of their own, where a provider may
+    have put its."""
+    fields = [(b"x-request-id", request_id)]
+    if dialect is Dialect.ANTHROPIC and not any(name.lower() == b"request-id" for name, _ in answered):
+        fields.append((b"request-id", request_id))
+    return fields
 
 
 def json_answer(body: bytes, request_id: bytes) -> Head:

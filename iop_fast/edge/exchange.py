@@ -42,7 +42,7 @@ from iop_fast._core.ledger import Lease
 from iop_fast._core.scan import BodyScan, ScanError
 from iop_fast._core.wait_queue import Waiter
 from iop_fast.edge.ages import NO_HANDLE, AgeList
-from iop_fast.edge.answers import passed_on
+from iop_fast.edge.answers import id_fields, passed_on
 from iop_fast.edge.auth import Field
 from iop_fast.edge.body import Body, BodyTooLarge, BudgetExhausted
 from iop_fast.edge.exchange_states import MOVES, Event, State
@@ -456,7 +456,7 @@ class Exchange:
 
     def _begin_answer(self, head: Head, data: list[bytes], is_whole: bool) -> bool:
         """Send the head and what came with it; False, with nothing sent, for a head that cannot be written."""
-        passed, takes_event = passed_on(head, self._own_fields())
+        passed, takes_event = passed_on(head, self._own_fields(head))
         try:
             self.reply.begin(passed, takes_event, data, is_whole)
         except ValueError as error:
@@ -469,10 +469,10 @@ class Exchange:
                 self._watch(self._edge.quiet)
         return True
 
-    def _own_fields(self) -> list[Field]:
+    def _own_fields(self, head: Head) -> list[Field]:
         """What the Edge says about an answer besides the provider's own words."""
         runtime = self._runtime
-        fields: list[Field] = [(b"x-request-id", self.request.id)]
+        fields = id_fields(self.request.id, self.request.surface.dialect, head.headers)
         if self.clamped:
             fields.append((b"x-iop-clamped", ", ".join(self.clamped).encode()))
         if runtime.exposes_route:

@@ -3,75 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from tests.fakes.openai_backend import Exchange, FakeBackend, OpenAIScript, answer
-from tests.integration.edge_harness import provider, run, until
-from tests.integration.fleet import Fleet, fleet
+from tests.fakes.all_apis import AllApis
+from tests.fakes.openai_backend import Exchange, OpenAIScript, answer
+from tests.integration.served import Served
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 WORDS = "w0 w1 w2 w3 w4 "
-
-
-class Served:
-    """A fleet on a loop of its own thread, so that the synchronous client can block this one."""
-
-    def __init__(self, folder: Path) -> None:
-        self.backend: FakeBackend
-        self.fleet: Fleet
-        self._loop: asyncio.AbstractEventLoop
-        self._stop: asyncio.Event
-        self._up = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(folder,))
-
-    def _run(self, folder: Path) -> None:
-        async def serve() -> None:
-            self._loop = asyncio.get_running_loop()
-            self._stop = asyncio.Event()
-            pool = {"max_queue": 1, "queue_timeout_ms": 2000}
-            nodes = {"n1": [provider("p1", 1)]}
-            async with FakeBackend(OpenAIScript()) as self.backend:
-                nodes["n1"][0]["endpoint"] = self.backend.url
-                models = [
-                    {"id": "m", "providers": {"p1": "served"}},
-                    {"id": "team/m:8b", "providers": {"p1": "served"}},
-                ]
-                async with fleet(folder, nodes, ["n1"], models=models, provider_pool=pool) as self.fleet:
-                    self._up.set()
-                    await self._stop.wait()
-                    await self.fleet.idle()
-
-        try:
-            run(serve())
-        except BaseException as failure:  # noqa: BLE001 - raised again in the test's thread
-            self._failure = failure
-            self._up.set()
-
-    def __enter__(self) -> Served:
-        self._thread.start()
-        self._up.wait()
-        if self._failure is not None:
-            raise self._failure
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def wait(self, condition: Any, what: str) -> None:
-        """Wait on the fleet's loop."""
-        asyncio.run_coroutine_threadsafe(until(condition, what), self._loop).result()
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +61,49 @@ def test_completions_and_embeddings(client: OpenAI) -> None:
     ]
 
 
+def test_responses_whole_and_streamed(served: Served, client: OpenAI) -> None:
+    served.backend.script = AllApis()
+    whole = client.responses.create(model="m", input="hi", instructions="be brief")
+    assert whole.output_text == WORDS
+    assert whole.usage is not None
+    assert (whole.usage.input_tokens, whole.usage.output_tokens) == (7, 5)
+    events = list(client.responses.create(model="m", input="hi", stream=True))
+    assert events[0].type == "response.created"
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == WORDS
+    assert events[-1].type == "response.completed"
+    with client.responses.stream(model="m", input="hi") as stream:
+        assert stream.get_final_response().output_text == WORDS
+
+
+def test_a_response_that_breaks_off_is_an_error_and_no_answer(served: Served, client: OpenAI) -> None:
+    served.backend.script = AllApis(breaks_after=3)
+    with pytest.raises(openai.APIError) as caught:
+        list(client.responses.create(model="m", input="hi", stream=True))
+    assert "broke off" in str(caught.value)
+
+
+def test_usage_is_booked_by_surface(served: Served, client: OpenAI) -> None:
+    def booked() -> tuple[int, int]:
+        rows = served.status()["usage"]["rows"]
+        return sum(row["requests"] for row in rows), sum(row["completion_tokens"] for row in rows)
+
+    served.backend.script = AllApis()
+    before = booked()
+    options: Any = {"include_usage": True}
+    client.chat.completions.create(model="m", messages=MESSAGES)
+    list(client.chat.completions.create(model="m", messages=MESSAGES, stream=True, stream_options=options))
+    client.completions.create(model="m", prompt="hi")
+    client.responses.create(model="m", input="hi")
+    list(client.responses.create(model="m", input="hi", stream=True))
+    after = booked()
+    assert (after[0] - before[0], after[1] - before[1]) == (5, 25)
+    assert served.status()["usage"]["estimates"][0]["ratio"] > 0
+
+
 def test_the_model_list(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["m", "team/m:8b"]
-    assert client.models.retrieve("team/m:8b").id == "team/m:8b"
+    found: Any = client.models.retrieve("team/m:8b")
+    assert (found.id, found.iop) == ("team/m:8b", {"live_candidates": 1, "long_slots": 0})
 
 
 def test_async_and_many_at_once(served: Served) -> None:
@@ -163,7 +148,7 @@ def test_full_queue_and_waiting_too_long_are_told_apart(served: Served, client: 
 
     served.backend.script = hold
     with ThreadPoolExecutor(3) as pool:
-        running = pool.submit(lambda: client.chat.completions.create(model="m", messages=MESSAGES, timeout=8))
+        running = pool.submit(lambda: client.chat.completions.create(model="m", messages=MESSAGES, timeout=4))
         served.wait(lambda: served.backend.running == 1, "one runs")
         waits = pool.submit(ask)
         served.wait(lambda: served.fleet.has_waiting(1), "one waits")
