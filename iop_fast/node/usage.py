@@ -86,7 +86,7 @@ def numbers_of(usage: object) -> dict[str, int]:
         for path in spellings:
             value: Any = usage
             for key in path:
-                value = value.get(key) if isinstance(value, Mapping) else None
+                value = value.get(key) if isinstance(value, dict) else None
             if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= COUNT_MAX:
                 found[name] = value
                 break
@@ -104,11 +104,11 @@ def usage_of(numbers: Mapping[str, int]) -> Usage | None:
 
 def numbers_of_document(document: object) -> dict[str, int]:
     """Return the counts of a parsed document: its own usage, else that of its response, else of its message."""
-    if not isinstance(document, Mapping):
+    if not isinstance(document, dict):
         return {}
     places = [document, document.get("response"), document.get("message")]
     for place in places:
-        if isinstance(place, Mapping) and isinstance(place.get("usage"), Mapping):
+        if isinstance(place, dict) and isinstance(place.get("usage"), dict):
             return numbers_of(place["usage"])
     return {}
 

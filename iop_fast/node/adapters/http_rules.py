@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import aiohttp
@@ -30,8 +30,10 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     }
 )
-# Of a request, what belongs to one connection besides.
-NOT_FORWARDED = frozenset({b"host", b"content-length", b"expect"})
+# What of a request belongs to one connection.
+NOT_FORWARDED = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+# And of an answer that came in chunks: a length beside them means nothing (RFC 9112, section 6.3).
+NOT_OF_CHUNKED = HOP_BY_HOP | {b"content-length"}
 # A request that carries one of these was given it for exactly this provider; the caller's own never come this far.
 CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key"})
 
@@ -55,18 +57,17 @@ Field = tuple[bytes, bytes]
 
 
 class Endpoint(NamedTuple):
-    """Where a backend is. `root` is its path without a slash at the end."""
+    """Where a backend is. `root` is its path without a slash at the end.
+
+    `names_version`: that path names a version of an API (`v1`, `v4`, `v1beta`), so it is that API's root.
+    """
 
     origin: str
     host: str
     port: int
     is_tls: bool
     root: str
-
-    @property
-    def names_version(self) -> bool:
-        """True when the path names a version of an API (`v1`, `v4`, `v1beta`): then it is that API's root."""
-        return any(VERSION_SEGMENT.fullmatch(segment) for segment in self.root.split("/"))
+    names_version: bool
 
     def target(self, target: bytes) -> bytes:
         """Return what to ask the backend for; raise ValueError for a request target that is not in origin form.
@@ -107,28 +108,30 @@ def read_endpoint(text: str) -> Endpoint:
     root = url.raw_path.rstrip("/")
     if ROOT.fullmatch(root) is None or re.fullmatch(r"[0-9A-Za-z.:_%-]+", url.raw_host) is None:
         raise ValueError(f"{expected}, of printable ASCII without spaces")
-    return Endpoint(str(url.origin()), url.raw_host, port, url.scheme == "https", root)
+    names_version = any(VERSION_SEGMENT.fullmatch(segment) for segment in root.split("/"))
+    return Endpoint(str(url.origin()), url.raw_host, port, url.scheme == "https", root, names_version)
 
 
-def end_to_end(fields: Iterable[Field], drop: frozenset[bytes] = frozenset()) -> Iterator[Field]:
-    """Yield the fields that go past one connection: not hop-by-hop, not named by Connection, not in `drop`."""
-    listed = list(fields)
-    named = {
-        token.strip().lower() for name, value in listed if name.lower() == b"connection" for token in value.split(b",")
-    }
-    for name, value in listed:
-        lower = name.lower()
-        if lower not in HOP_BY_HOP and lower not in named and lower not in drop:
-            yield name, value
+def end_to_end(fields: Sequence[Field], drop: frozenset[bytes] = HOP_BY_HOP) -> list[Field]:
+    """Return the fields that go past one connection: not in `drop`, which holds HOP_BY_HOP, nor named by Connection."""
+    names = [name.lower() for name, _ in fields]
+    if b"connection" in names:
+        drop = drop.union(
+            word.strip().lower()
+            for name, (_, value) in zip(names, fields, strict=True)
+            if name == b"connection"
+            for word in value.split(b",")
+        )
+    return [field for name, field in zip(names, fields, strict=True) if name not in drop]
 
 
-def request_fields(fields: Iterable[Field], key: str) -> list[tuple[str, str]]:
+def request_fields(fields: Sequence[Field], key: str) -> list[tuple[str, str]]:
     """Return a request's fields as they go to a provider with a key of its own ("" for none).
 
     aiohttp writes text as UTF-8, so a value that is UTF-8 arrives as it came and one that is not is read as Latin-1. It
     takes two spellings of one name for a replacement, so a repeated field gets the spelling of its first.
     """
-    kept = list(end_to_end(fields, NOT_FORWARDED))
+    kept = end_to_end(fields, NOT_FORWARDED)
     spelled: dict[bytes, str] = {}
     texts = [(spelled.setdefault(name.lower(), name.decode("latin-1")), as_text(value)) for name, value in kept]
     if key and CREDENTIALS.isdisjoint(spelled):
@@ -137,24 +140,24 @@ def request_fields(fields: Iterable[Field], key: str) -> list[tuple[str, str]]:
 
 
 def request_head(
-    method: bytes, target: bytes, host: bytes, fields: Iterable[Field], key: str, body_bytes: int
+    method: bytes, target: bytes, host: bytes, fields: Sequence[Field], key: str, body_bytes: int
 ) -> bytes:
     """Return a request's head with its fields byte for byte; raise ValueError for what no HTTP message can hold.
 
     `key` is the provider's own, "" for none; it goes out unless the request carries credentials.
     """
-    kept = list(end_to_end(fields, NOT_FORWARDED))
+    kept = end_to_end(fields, NOT_FORWARDED)
     if key and CREDENTIALS.isdisjoint([name.lower() for name, _ in kept]):
         kept.append((b"Authorization", b"Bearer " + key.encode()))
     if body_bytes or method not in METHODS_WITHOUT_BODY:
         kept.append((b"Content-Length", b"%d" % body_bytes))
-    names, values = zip((b"Host", host), *kept, strict=True)
-    if not method or not all(names) or b"".join((method, *names)).translate(None, TOKEN_BYTES):
+    names = [method, *[name for name, _ in kept]]
+    if not all(names) or b"".join(names).translate(None, TOKEN_BYTES):
         raise ValueError("expected a method and field names that are tokens")
-    if FIELD_FORBIDDEN.search(b"".join(values)):
+    lines = [b": ".join(field) for field in kept]
+    if FIELD_FORBIDDEN.search(b"".join(lines)):
         raise ValueError("a header field holds a line end or NUL")
-    lines = [b"%b %b HTTP/1.1" % (method, target), *map(b": ".join, zip(names, values, strict=True)), b"", b""]
-    return b"\r\n".join(lines)
+    return b"\r\n".join((b"%b %b HTTP/1.1\r\nHost: %b" % (method, target, host), *lines, b"", b""))
 
 
 def as_text(value: bytes) -> str:
@@ -165,17 +168,14 @@ def as_text(value: bytes) -> str:
         return value.decode("latin-1")
 
 
-def answer_fields(fields: Iterable[Field]) -> list[Field]:
-    """Return an answer's fields as they go to the caller; raise ValueError for one that no HTTP message can hold.
-
-    Where the answer came in chunks, a Content-Length beside them means nothing (RFC 9112, section 6.3) and is dropped.
-    """
-    listed = list(fields)
-    is_coded = any(name.lower() == b"transfer-encoding" for name, _ in listed)
-    kept = list(end_to_end(listed, frozenset({b"content-length"}) if is_coded else frozenset()))
-    if any(FIELD_FORBIDDEN.search(part) for field in kept for part in field):
+def answer_fields(fields: Sequence[Field]) -> list[Field]:
+    """Return an answer's fields as they go to the caller; raise ValueError for one that no HTTP message can hold."""
+    is_coded = b"transfer-encoding" in [name.lower() for name, _ in fields]
+    kept = end_to_end(fields, NOT_OF_CHUNKED if is_coded else HOP_BY_HOP)
+    text = b"".join([part for field in kept for part in field])
+    if FIELD_FORBIDDEN.search(text):
         raise ValueError("a header field holds a line end or NUL")
-    if sum(len(name) + len(value) for name, value in kept) > HEAD_BYTES_MAX:
+    if len(text) > HEAD_BYTES_MAX:
         raise ValueError(f"its head is over {HEAD_BYTES_MAX} bytes")
     return kept
 

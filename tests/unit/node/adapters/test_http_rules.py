@@ -35,7 +35,7 @@ from tests.unit.node.worlds import settings
     ],
 )
 def test_endpoints_are_read(text: str, parts: tuple[object, ...]) -> None:
-    assert tuple(read_endpoint(text)) == parts
+    assert read_endpoint(text)[:5] == parts
 
 
 @pytest.mark.parametrize(
