@@ -1,4 +1,4 @@
-# Verbs: up build debug test sim soak-core exhaust mutants smoke bench bench-load lint types cov proto docs check clean. Each one installs what it needs into .venv.
+# Verbs: up build debug test sim soak-core exhaust mutants clients slow smoke bench bench-load lint types cov proto docs check clean. Each one installs what it needs into .venv.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -10,7 +10,7 @@ SOURCES := setup.py $(wildcard src_pyx/*.pyx) $(shell find iop_fast -name '*.pxd
 STEPS ?= 200000
 DEPTH ?= 6
 
-.PHONY: up build debug test sim soak-core exhaust mutants smoke bench bench-load lint types cov proto docs check clean
+.PHONY: up build debug test sim soak-core exhaust mutants clients slow smoke bench bench-load lint types cov proto docs check clean
 
 # The interpreter and pip.
 $(VENV)/.made:
@@ -69,6 +69,15 @@ exhaust: $(VENV)/.built
 ## Hand-made faults in the core, each built apart: the fast tests must kill every one.
 mutants: $(VENV)/.built
 	$(PY) -m tests.mutants.core
+
+## Clients of other makers against real processes: LangChain, LiteLLM's SDK, the JDK's (about 430 MB, once).
+clients: $(VENV)/.built
+	$(PY) scripts/clients_check.py
+
+## Slow clients by the thousand (Debian's slowhttptest): heads, bodies, readers. Good clients must not notice.
+SLOW_S ?= 60
+slow: $(VENV)/.built
+	$(PY) scripts/slow_clients.py --seconds $(SLOW_S)
 
 smoke: $(VENV)/.built
 	scripts/e2e-provider-capacity-smoke.sh
