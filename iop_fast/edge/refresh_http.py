@@ -21,7 +21,7 @@ from typing import Any
 from aiohttp import web
 
 from iop_fast import logs
-from iop_fast.edge.admin import json_answer
+from iop_fast.edge.admin import BODY_BYTES_MAX, json_answer
 from iop_fast.edge.refresh import Asked, Busy, Refresher
 from iop_fast.edge.refresh_report import Report, Status
 
@@ -47,10 +47,14 @@ def add_refresh(app: web.Application, refresher: Refresher) -> None:
     """Serve the two paths."""
 
     async def post_refresh(request: web.Request) -> web.Response:
+        if (request.content_length or 0) > BODY_BYTES_MAX:
+            return too_large()
         try:
             body = await request.read()
         except web.HTTPRequestEntityTooLarge:
-            return refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", "the body is larger than any candidate")
+            return too_large()
+        except ConnectionError:  # the caller left in the middle; nobody reads this
+            return refuse(HTTPStatus.BAD_REQUEST, "bad_request", "the body was cut off")
         try:
             asked = read_request(body, request.headers.getall("If-Match", None))
         except BadRequest as error:
@@ -79,6 +83,11 @@ def status_of(report: Report) -> int:
 def refuse(status: int, code: str, message: str) -> web.Response:
     """Answer what is no report."""
     return json_answer({"error": {"code": code, "message": message}}, status)
+
+
+def too_large() -> web.Response:
+    """Answer a body that no candidate needs."""
+    return refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"expected at most {BODY_BYTES_MAX} bytes")
 
 
 def read_request(body: bytes, if_match: list[str] | None) -> Asked:
