@@ -48,7 +48,7 @@ def test_every_iop_command_exists_with_its_options(words: list[str]) -> None:
     assert words[1] in COMMANDS
     context = click.Context(main)
     command = main.get_command(context, words[1])  # type: ignore[attr-defined]
-    if isinstance(command, click.Group):
+    if isinstance(command, click.Group) and len(words) > 2:
         command = command.commands[words[2]]
     known = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words[2:] if word.startswith("-")} <= known
