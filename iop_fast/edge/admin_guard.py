@@ -51,9 +51,12 @@ def is_own_host(host: str, own_hosts: frozenset[str]) -> bool:
     if name == "localhost" or name in own_hosts:
         return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        address = ipaddress.ip_address(name)
     except ValueError:
         return False
+    # ::ffff:127.0.0.1 is 127.0.0.1 as IPv6 programs write it, which Python 3.11 does not call loopback.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (address if mapped is None else mapped).is_loopback
 
 
 def foreign_page(headers: Mapping[str, Sequence[str]], host: str) -> str | None:

@@ -26,6 +26,7 @@ def check(method: str = "GET", **headers: list[str] | str) -> str | None:
         "[::1]:8082",
         "[::1]",
         "[0:0:0:0:0:0:0:1]:80",
+        "[::ffff:127.0.0.1]:8082",
         "admin.internal:8082",
     ],
 )
