@@ -52,6 +52,7 @@ from iop_fast.edge.outcomes import (
     CLIENT_GONE,
     INTERNAL_ERROR,
     INVALID_ANSWER,
+    LINK_FULL,
     NODE_LOST,
     REFUSALS,
     SUCCESS,
@@ -332,6 +333,9 @@ class Exchange:
         if link is None or not link.is_up:
             self._admit_again(NODE_LOST)
             return
+        if not link.has_room:
+            self._admit_again(LINK_FULL)
+            return
         assert self._body is not None
         assert self._scan is not None
         runtime = self._runtime = edge.runtime
@@ -483,9 +487,17 @@ class Exchange:
     def _renew_window(self) -> None:
         """Grant the Node anew what was handed on, once it is half a window and while the client takes what it gets."""
         link, reply = self._link, self.reply
-        if link is not None and 2 * reply.owed >= self._runtime.run_window_bytes and reply.is_writable:
+        window = self._runtime.run_window_bytes
+        if link is None or 2 * reply.owed < window:
+            return
+        if reply.is_writable:
             owed, reply.owed = reply.owed, 0
             link.grant(self._run_id, owed)
+        elif reply.owed <= window:
+            link.hold(self._run_id, reply.owed)
+        else:
+            log.warning("window_overrun", node=self.node_id, run=self._run_id, bytes=reply.owed, window=window)
+            self._fail(INVALID_ANSWER)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Ends

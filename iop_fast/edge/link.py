@@ -118,7 +118,7 @@ class NodeLink(LinkRuns):
     ) -> None:
         limits = links.limits
         outbox = Outbox(stream, edge.clock, loop, on_closed=self._on_unwritable)
-        super().__init__(session.node_id, session.generation, outbox, links.counters)
+        super().__init__(session.node_id, session.generation, outbox, links.counters, limits.buffered_bytes_max)
         self.session = session
         providers = edge.runtime.payloads[session.node_id].providers
         known = frozenset(provider.id for provider in providers)

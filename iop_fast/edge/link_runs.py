@@ -10,6 +10,12 @@ and what the Node still sends for it is dropped:
 - the Node turns out not to know it, in two heartbeats;
 - the session ended: `on_link_lost`.
 
+Memory. What waits in this process for one session is bounded by `buffered_bytes_max`: what is queued to the Node, and
+what clients have not read of its answers (`hold`). At the bound a run's owner hands on no further piece of its body and
+is called when half of the queue has left (`wait_to_send`); and `has_room` is false, so that a run granted for this
+session is not opened here. What can come on top is what was agreed before: an opening frame, and per run that is open
+already one window in each direction.
+
 A run's callback that raises ends that run and nothing else. The lease is never touched here: the run's owner releases
 it when it gets its end, and the core has taken it back already when the session is lost.
 """
@@ -56,9 +62,23 @@ class LinkCounters:
 class LinkRuns:
     """The table of a session's runs and their way to its outbox. `NodeLink` is the one subclass."""
 
-    __slots__ = ("_counters", "_outbox", "_reconciler", "_runs", "_sent_in", "generation", "node_id")
+    __slots__ = (
+        "_buffered_max",
+        "_counters",
+        "_held",
+        "_held_bytes",
+        "_outbox",
+        "_reconciler",
+        "_runs",
+        "_sent_in",
+        "_waiting",
+        "generation",
+        "node_id",
+    )
 
-    def __init__(self, node_id: str, generation: int, outbox: Outbox, counters: LinkCounters) -> None:
+    def __init__(
+        self, node_id: str, generation: int, outbox: Outbox, counters: LinkCounters, buffered_bytes_max: int
+    ) -> None:
         self.node_id = node_id
         self.generation = generation
         self._outbox = outbox
@@ -66,6 +86,10 @@ class LinkRuns:
         self._runs: dict[int, EdgeRun] = {}
         self._sent_in: dict[int, int] = {}  # run id -> number of the message with its opening frame
         self._reconciler = Reconciler()
+        self._buffered_max = buffered_bytes_max
+        self._held: dict[int, int] = {}  # run id -> bytes that its client has not read; ended runs go when it matters
+        self._held_bytes = 0
+        self._waiting: dict[int, None] = {}  # runs whose body waits for the queue to Node to empty, in their order
 
     @property
     def is_up(self) -> bool:
@@ -76,6 +100,22 @@ class LinkRuns:
     def run_count(self) -> int:
         """Runs in the table."""
         return len(self._runs)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What waits here for this session, in both directions."""
+        self._drop_ended()
+        return self._outbox.queued_bytes + self._held_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """True while a run may be opened as far as memory goes."""
+        limit = self._buffered_max
+        return self._outbox.queued_bytes + self._held_bytes < limit or self.buffered_bytes < limit
+
+    def _drop_ended(self) -> None:
+        self._held = {run_id: count for run_id, count in self._held.items() if run_id in self._runs}
+        self._held_bytes = sum(self._held.values())
 
     # What a run's owner calls. All but `open` do nothing for a run that is not in the table.
 
@@ -92,9 +132,27 @@ class LinkRuns:
         if run_id in self._runs:
             self._outbox.send_run(run_id, encode_request_body(run_id, piece, complete))
 
+    @property
+    def takes_body(self) -> bool:
+        """True while a run may hand on a further piece of its body; if not, `wait_to_send`."""
+        return self._outbox.queued_bytes < self._buffered_max
+
+    def wait_to_send(self, run_id: int) -> None:
+        """Call the run's `on_window`, with nothing granted, when half of what is queued to the Node has left."""
+        if run_id in self._runs:
+            self._waiting[run_id] = None
+            self._outbox.call_when_low(self._buffered_max // 2, self._on_outbox_low)
+
+    def hold(self, run_id: int, byte_count: int) -> None:
+        """Say how much of a run's answer waits for its client; the next `grant` says that it waits no more."""
+        if run_id in self._runs:
+            self._held_bytes += byte_count - self._held.get(run_id, 0)
+            self._held[run_id] = byte_count
+
     def grant(self, run_id: int, byte_count: int) -> None:
         """Let the Node send `byte_count` more bytes of a run's answer."""
         if run_id in self._runs:
+            self._held_bytes -= self._held.pop(run_id, 0)
             self._outbox.send_control(encode_window(run_id, byte_count))
 
     def cancel(self, run_id: int) -> None:
@@ -116,6 +174,17 @@ class LinkRuns:
             self._outbox.drop_run(run_id)
 
     # What happens to runs.
+
+    def _on_outbox_low(self) -> None:
+        """The queue to the Node has room again: each run that waits for it may go on, in turn."""
+        waiting, self._waiting = self._waiting, {}
+        for run_id in waiting:
+            run = self._runs.get(run_id)
+            try:
+                if run is not None:
+                    run.on_window(0)
+            except Exception as error:  # noqa: BLE001 - one run's failure must not keep the others waiting
+                self.on_frame_failed(run_id, error)
 
     def on_frame_failed(self, run_id: int, error: Exception) -> None:
         """End a run whose callback raised, or whose frames make no answer (called by the dispatch)."""
@@ -160,6 +229,7 @@ class LinkRuns:
         runs = list(self._runs.items())
         self._runs.clear()
         self._sent_in.clear()
+        self._waiting.clear()
         self._counters.runs_lost += len(runs)
         for run_id, run in runs:
             self._guard(run_id, run.on_link_lost)

@@ -21,16 +21,22 @@ log = logs.get(__name__)
 
 
 class LinkLimits(NamedTuple):
-    """The times of `edge.link` that a session keeps."""
+    """The times and sizes of `edge.link` that a session keeps."""
 
     heartbeat_ns: int
     silence_ns: int
     health_hold_ns: int
+    buffered_bytes_max: int
 
     @classmethod
     def of(cls, link: Link) -> Self:
         """Read them from the configuration."""
-        return cls(link.heartbeat_ms * NS_PER_MS, link.silence_ms * NS_PER_MS, link.health_hold_ms * NS_PER_MS)
+        return cls(
+            heartbeat_ns=link.heartbeat_ms * NS_PER_MS,
+            silence_ns=link.silence_ms * NS_PER_MS,
+            health_hold_ns=link.health_hold_ms * NS_PER_MS,
+            buffered_bytes_max=link.buffered_bytes_max,
+        )
 
 
 class Links:

@@ -50,6 +50,7 @@ ENDS: Mapping[int, Verdict] = {
 UNSEEN_ENDS = frozenset({RunEnd.CONNECT_FAILED, RunEnd.UNKNOWN_PROVIDER, RunEnd.NODE_DRAINING})
 
 NODE_LOST = Verdict(Failure.UPSTREAM_ERROR, "the connection to the provider's node was lost")
+LINK_FULL = Verdict(Failure.OVERLOADED, "the gateway holds as much for the provider's node as it may")
 INVALID_ANSWER = Verdict(Failure.UPSTREAM_ERROR, "the provider sent an invalid answer")
 INTERNAL_ERROR = Verdict(Failure.INTERNAL, "internal error")
 

@@ -38,6 +38,24 @@ class RunLink(Protocol):
         """Queue a piece of the run's request body."""
         ...
 
+    @property
+    def has_room(self) -> bool:
+        """True while this process may hold more for the session."""
+        ...
+
+    @property
+    def takes_body(self) -> bool:
+        """True while further pieces of bodies may be queued."""
+        ...
+
+    def wait_to_send(self, run_id: int) -> None:
+        """Call the run's `on_window(0)` when `takes_body` is true again."""
+        ...
+
+    def hold(self, run_id: int, byte_count: int) -> None:
+        """Say how much of the run's answer waits for a client that does not read."""
+        ...
+
     def grant(self, run_id: int, byte_count: int) -> None:
         """Let the Node send `byte_count` more bytes of the answer."""
         ...

@@ -12,9 +12,7 @@ from iop_fast.edge.routes import Surface
 from iop_fast.edge.runtime import Key, Runtime
 from iop_fast.edge.state import RunLink
 from iop_fast.seams import RequestHead, TunnelRequest
-
-# A frame carries at most this much of a body (proto/iop/runtime.proto, "Sizes").
-PIECE_BYTES = 64 * 1024
+from iop_fast.wire.options import PIECE_BYTES
 
 
 class Request(NamedTuple):
@@ -58,9 +56,12 @@ class Upload:
         return piece
 
     def go_on(self, link: RunLink, run_id: int, granted: int) -> None:
-        """Hand on what the Node takes after it granted `granted` more bytes."""
+        """Hand on what the Node takes after it granted `granted` more bytes, as far as the link has room."""
         self._credit += granted
         while not self.is_complete:
+            if not link.takes_body:
+                link.wait_to_send(run_id)
+                return
             piece = self.next_piece()
             if not piece:
                 return

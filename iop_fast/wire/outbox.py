@@ -100,8 +100,10 @@ class Outbox:
         "_control",
         "_is_closed",
         "_loop",
+        "_low_bytes",
         "_next_start_ns",
         "_on_closed",
+        "_on_low",
         "_pace_ns",
         "_prompt",
         "_runs",
@@ -130,6 +132,8 @@ class Outbox:
         self._loop = loop
         self._pace_ns = pace_ns
         self._on_closed = on_closed
+        self._on_low: Callable[[], None] | None = None
+        self._low_bytes = 0
         self._control: deque[bytes] = deque()
         self._prompt: deque[_Run] = deque()
         self._turns: deque[_Run] = deque()
@@ -197,12 +201,25 @@ class Outbox:
             self.queued_bytes -= len(data)
             self._urgent -= not is_bulk
         run.entries.clear()
+        self._look_if_low()
+
+    def call_when_low(self, low_bytes: int, on_low: Callable[[], None]) -> None:
+        """Call back once, in a turn of its own, when no more than so much is queued; the last caller's word holds."""
+        if not self._is_closed:
+            self._low_bytes, self._on_low = low_bytes, on_low
+            self._look_if_low()
+
+    def _look_if_low(self) -> None:
+        if self._on_low is not None and self.queued_bytes <= self._low_bytes:
+            on_low, self._on_low = self._on_low, None
+            self._loop.call_soon(on_low)
 
     def close(self) -> None:
         """Drop everything and let the writer end by itself. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
+        self._on_low = None
         self._control.clear()
         self._prompt.clear()
         self._turns.clear()
@@ -264,6 +281,7 @@ class Outbox:
     async def _write(self, message: _Message) -> None:
         self.messages_written += 1
         self._next_start_ns = self._clock.now_ns() + self._pace_ns
+        self._look_if_low()
         for run_id, on_sent in message.opened:
             try:
                 on_sent(run_id, self.messages_written)

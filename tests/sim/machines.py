@@ -318,6 +318,7 @@ def first_config(script: Script) -> dict[str, Any]:
                 "heartbeat_ms": script.heartbeat_ms,
                 "silence_ms": script.silence_ms,
                 "run_window_bytes": script.run_window_bytes,
+                "buffered_bytes_max": script.link_buffered_bytes,
             }
         },
         "openai": {

@@ -33,6 +33,7 @@ MET = (
     "outcome_whole_queue_timeout",
     "outcome_whole_unavailable",
     "outcome_whole_draining",
+    "outcome_whole_overloaded",
     "outcome_whole_upstream_error",
     "outcome_whole_upstream_timeout",
     "log_registration_refused",

@@ -135,6 +135,7 @@ class Script:
     silence_ms: int
     run_window_bytes: int
     link_window_bytes: int
+    link_buffered_bytes: int
     link_delay_s: float
     buffered_bytes: int
     clients: tuple[ClientScript, ...]
@@ -165,6 +166,7 @@ def write_script(seed: int) -> Script:
         silence_ms=silence_ms,
         run_window_bytes=random.choice((16 * KIB, 16 * KIB, 64 * KIB, 256 * KIB)),
         link_window_bytes=random.choice((64 * KIB, 256 * KIB)),
+        link_buffered_bytes=Random(f"link {seed}").choice((64, 64, 16 * KIB)) * KIB,
         link_delay_s=random.choice((0.0002, 0.005, 0.08)),
         buffered_bytes=random.choice((2, 512)) * KIB * KIB,
         clients=write_clients(random, models, load, 0.5, QUIET_AT_S - 5.0, 0),

@@ -51,20 +51,25 @@ class Link(Section):
         le=64 * MIB,
     )
     run_window_bytes: int = setting(
-        "Bytes of one request on their way at one time, per direction; equal to the Node's limits.run_window_bytes.",
+        "Bytes of one request on their way at one time, per direction; equal to the Node's limits.run_window_bytes. An "
+        "answer whose client does not read keeps at most this and 64 KiB in memory.",
         apply="restart",
         unit="bytes",
         default=262_144,
         ge=16_384,
         le=64 * MIB,
+        at_limit="the provider is not read any further until the client has read; nobody else's answer waits",
     )
     buffered_bytes_max: int = setting(
-        "Bytes that may wait for one session before no more request bodies are read for it.",
+        "Bytes that may wait in memory for one session: what is queued to its Node, and what clients have not read of its "
+        "answers. Beyond it come at most an opening (96 KiB) and two windows for each request that runs already.",
         apply="restart",
         unit="bytes",
         default=16 * MIB,
         ge=65_536,
         le=1_024 * MIB,
+        at_limit="request bodies wait under openai.limits.buffered_bytes; a request for this Node goes to another "
+        "provider once, or ends with 503 overloaded",
     )
     cancel_confirm_ms: int = setting(
         "Time a Node has to confirm that it stopped a request whose client left; the slot is held until then.",

@@ -91,6 +91,10 @@ class FakeLink:
         self.node_id = node_id
         self.generation = generation
         self.is_up = True
+        self.has_room = True
+        self.takes_body = True
+        self.waiting: list[int] = []
+        self.held: dict[int, int] = {}
         self.sends_at_once = True  # the opening frame is put into a message as soon as it is queued
         self.runs: dict[int, EdgeRun] = {}
         self.sent: set[int] = set()
@@ -123,6 +127,14 @@ class FakeLink:
         self.bodies[run_id] += piece
         if complete:
             self.complete.add(run_id)
+
+    def wait_to_send(self, run_id: int) -> None:
+        assert run_id in self.runs
+        self.waiting.append(run_id)
+
+    def hold(self, run_id: int, byte_count: int) -> None:
+        assert run_id in self.runs
+        self.held[run_id] = byte_count
 
     def grant(self, run_id: int, byte_count: int) -> None:
         assert run_id in self.runs
