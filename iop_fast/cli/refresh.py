@@ -127,17 +127,25 @@ def values_of(change: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def impact_lines(report: dict[str, Any]) -> list[str]:
-    """What the step does to those who run and wait; nothing for a number of 0."""
+    """What the step does to those who wait and to those who run; a number of 0 is left out."""
     impact, is_dry = report["impact"], report["mode"] == "dry_run"
-    said = {
-        "waiters_granted": "waiting requests start",
-        "waiters_evicted_timeout": "waiting requests end: 504 queue_timeout",
-        "waiters_evicted_unavailable": "waiting requests end: 503 provider_unavailable",
-        "leases_above_capacity": "running requests are above the new capacity and finish; nothing new until then",
-        "long_leases_above_capacity": "running long requests are above the new long capacity and finish",
+    start, end = ("would start", "would end") if is_dry else ("started", "ended")
+    waiting = {
+        f"{start}": impact["waiters_granted"],
+        f"{end} with 504 queue_timeout": impact["waiters_evicted_timeout"],
+        f"{end} with 503 provider_unavailable": impact["waiters_evicted_unavailable"],
     }
-    lead = "would now: " if is_dry else "did: "
-    return [f"{lead}{impact[name]} {text}" for name, text in said.items() if impact[name]]
+    running = {
+        "above the new capacity": impact["leases_above_capacity"],
+        "above the new long capacity": impact["long_leases_above_capacity"],
+    }
+    return counted("waiting requests", waiting) + counted("running requests, all of which finish", running)
+
+
+def counted(title: str, counts: dict[str, int]) -> list[str]:
+    """One line of what there is any of; none for nothing."""
+    told = [f"{count} {what}" for what, count in counts.items() if count]
+    return [f"{title}: {', '.join(told)}"] if told else []
 
 
 def push_line(push: dict[str, Any]) -> str:
