@@ -176,9 +176,9 @@ class Run:
     # From the adapter.
 
     def on_taken(self) -> None:
-        """See UpstreamSink."""
+        """See UpstreamSink. Nobody waits for this frame: with a fast provider it shares the head's message."""
         if self._state is RunState.RUNNING:
-            self._relay.outbox.send_run(self.run_id, encode_taken(self.run_id), bulk=False)
+            self._relay.outbox.send_patient(self.run_id, encode_taken(self.run_id))
 
     def on_consumed(self, byte_count: int) -> None:
         """See UpstreamSink. Grants window when half of one is used and there is more to come."""

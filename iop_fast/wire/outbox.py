@@ -20,8 +20,9 @@ anew. A cancel is a control frame and does overtake: its sender drops what the r
 Dropping. `drop_run` empties the run's queue at once and marks it; its places in `_prompt` and `_turns` are skipped when
 they come up. A dropped `_Run` never comes back, a later entry of the same run id makes a new one.
 
-Pacing (the Node's side). Entries in the middle of an answer are bulk. While nothing else is queued, a message starts
-`pace_ns` after the previous one at the earliest; `_urgent` counts what is not bulk, wherever it stands.
+Pacing (the Node's side). Entries in the middle of an answer are bulk, and some prompt ones are patient. While nothing
+else is queued, a message starts `pace_ns` after the previous one at the earliest; `_urgent` counts what is neither bulk
+nor patient, wherever it stands.
 
 Ending. `close` drops everything and the writer ends by itself: it is never cancelled, for a cancelled write breaks a
 gRPC stream for good, and a write that hangs on a peer that does not read is left to the stream's own end. When the
@@ -51,7 +52,8 @@ PACE_SLACK_NS = 500_000
 OnSent = Callable[[int, int], None]
 
 
-# An entry of a run: its bytes, whether it is bulk, and what to call when it opens the run and is sent.
+# An entry of a run: its bytes, whether it can wait (bulk or patient), and what to call when it opens the run and is
+# sent.
 _Entry = tuple[bytes, bool, OnSent | None]
 
 
@@ -179,6 +181,11 @@ class Outbox:
         """Queue an entry of a run behind the run's own. Raises ValueError above `MAX_MESSAGE_BYTES`."""
         self._send(run_id, entry, bulk, None)
 
+    def send_patient(self, run_id: int, entry: bytes) -> None:
+        """Queue a prompt entry of a run that nobody waits for: alone, it does not start a message before the pace
+        allows one. Raises ValueError above `MAX_MESSAGE_BYTES`."""
+        self._send(run_id, entry, False, None, is_patient=True)
+
     def send_open(self, run_id: int, entry: bytes, on_sent: OnSent) -> None:
         """Queue the entry that opens a run. Raises ValueError above `MAX_MESSAGE_BYTES`."""
         self._send(run_id, entry, False, on_sent)
@@ -197,9 +204,9 @@ class Outbox:
         if run is None:
             return
         run.is_dropped = True
-        for data, is_bulk, _ in run.entries:
+        for data, can_wait, _ in run.entries:
             self.queued_bytes -= len(data)
-            self._urgent -= not is_bulk
+            self._urgent -= not can_wait
         run.entries.clear()
         self._look_if_low()
 
@@ -228,16 +235,17 @@ class Outbox:
         self.queued_bytes = 0
         self._wake()
 
-    def _send(self, run_id: int, data: bytes, is_bulk: bool, on_sent: OnSent | None) -> None:
+    def _send(self, run_id: int, data: bytes, is_bulk: bool, on_sent: OnSent | None, is_patient: bool = False) -> None:
         check_size(data)
         if self._is_closed:
             return
         run = self._runs.get(run_id)
         if run is None:
             run = self._runs[run_id] = _Run(run_id)
-        run.entries.append((data, is_bulk, on_sent))
+        can_wait = is_bulk or is_patient
+        run.entries.append((data, can_wait, on_sent))
         self.queued_bytes += len(data)
-        self._urgent += not is_bulk
+        self._urgent += not can_wait
         if not run.is_in_turns:
             if is_bulk or len(data) > PROMPT_MAX_BYTES:
                 run.is_in_turns = True
@@ -360,9 +368,9 @@ class Outbox:
 
     def _take_head(self, run: _Run, message: _Message) -> None:
         """Move a run's first entry into the message; forget the run with its last one."""
-        data, is_bulk, on_sent = run.entries.popleft()
+        data, can_wait, on_sent = run.entries.popleft()
         self.queued_bytes -= len(data)
-        self._urgent -= not is_bulk
+        self._urgent -= not can_wait
         message.add(data)
         if on_sent is not None:
             message.opened.append((run.run_id, on_sent))

@@ -302,6 +302,25 @@ def test_a_dropped_urgent_entry_leaves_the_pace_alone() -> None:
     play(scene, pace_ns=2 * MS)
 
 
+def test_a_patient_entry_waits_for_the_pace_or_for_its_own_run() -> None:
+    async def scene(world: World) -> None:
+        world.outbox.send_patient(1, b"p")
+        await asyncio.sleep(0.0001)
+        assert world.messages == [b"p"], "an isolated one is not delayed"
+        world.outbox.send_patient(2, b"p")
+        world.outbox.send_patient(3, b"q")
+        await asyncio.sleep(0.001)
+        assert len(world.messages) == 1
+        world.outbox.send_run(2, b"u", False)
+        await asyncio.sleep(0.0001)
+        assert world.messages[1:] == [b"pqu"]
+        world.outbox.send_patient(4, b"r")
+        await asyncio.sleep(0.003)
+        assert world.messages[2:] == [b"r"]
+
+    play(scene, pace_ns=2 * MS)
+
+
 # Ending.
 
 
