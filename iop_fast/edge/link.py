@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 log = logs.get(__name__)
 
 
+# The outbox queues by run id; no run has this one.
+PUSH_QUEUE = 0
+
+
 class LinkState(Enum):
     """Where a session stands; the module's head says what each state means."""
 
@@ -237,8 +241,9 @@ class NodeLink(LinkRuns):
         if self._state is not LinkState.READY:
             raise RuntimeError(f"{self!r}: push of revision {revision} to a session that is not ready")
         push = self.pushes.start(revision)
+        # In a queue of their own: pushes stay in order, and a payload in pieces takes turns with the runs' bodies.
         for entry in frames:
-            self._outbox.send_control(entry)
+            self._outbox.send_run(PUSH_QUEUE, entry, bulk=len(frames) > 1)
         log.info("payload_pushed", node=self.node_id, generation=self.generation, payload_revision=revision)
         return push
 
