@@ -79,7 +79,7 @@ class Downstream(Protocol):
         HTTP/1.0), or its length is known because head and end come together. A closed connection swallows everything.
 
         Raises ValueError for a head that cannot be written (CR, LF or NUL in a field, an impossible name, status or
-        content-length): nothing was sent then and another head may follow.
+        content-length, one that the pieces beside it contradict): nothing was sent then and another head may follow.
         """
         ...
 

@@ -167,6 +167,8 @@ class Answer:
         parts = [_STATUS_LINES[status - STATUS_MIN], head.reason]
         length, has_date, asks_close = self._add_fields(parts, head.headers)
         framing, left, line = self._decide_framing(status, length, size, end)
+        if framing == BY_LENGTH and (size > left or (end and size < left)):
+            raise ValueError(f"content-length of an answer is {left}, its body has {size} bytes")
         keeps = framing != BY_CLOSE and not asks_close and connection.can_keep
         parts.append(line)
         if not keeps:

@@ -217,6 +217,16 @@ def test_an_impossible_status_line_is_refused(status: int, reason: bytes) -> Non
     assert client.is_silent
 
 
+@pytest.mark.parametrize(("pieces", "end"), [([b"abcde"], False), ([b"abcde"], True), ([b"abc"], True), ([], True)])
+def test_a_length_that_the_body_beside_it_contradicts_is_refused(pieces: list[bytes], end: bool) -> None:
+    client, request = opened()
+    with pytest.raises(ValueError, match="content-length of an answer is 4"):
+        request.send(headers=[(b"content-length", b"4")], pieces=pieces, end=end)
+    assert client.is_silent
+    request.send(502, reason=b"Bad Gateway", pieces=[b"no"], end=True)
+    assert client.output == b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 2\r\n\r\nno"
+
+
 def test_two_lengths_are_refused() -> None:
     _, request = opened()
     with pytest.raises(ValueError, match="content-length"):
