@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import IO
@@ -22,6 +23,8 @@ import orjson
 ROOT = "iop_fast"
 
 LINE = orjson.OPT_APPEND_NEWLINE
+# The second that `stamp` rendered last: most stamps are of the same one.
+_second, _second_text = 0, b""
 # Characters that may stand unquoted in a `key=value` line; everything else is quoted the way JSON does it, so that no
 # field can end a line or forge another field.
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@+-,[]*")
@@ -104,10 +107,20 @@ class JsonFormatter(logging.Formatter):
             return json.dumps(entry, default=str)
 
 
+def stamp() -> bytes:
+    """Return the time of now as RFC 3339 with milliseconds, UTC."""
+    global _second, _second_text
+    now = time.time()
+    second = int(now)
+    if second != _second:
+        _second, _second_text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
+    return b"%b.%03d+00:00" % (_second_text, (now - second) * 1000)
+
+
 def line_renderer(module: str) -> Callable[[str, Mapping[str, object]], bytes]:
     """Return a function that renders an info line of a module as `setup` would have it written, its end included.
 
-    For lines that somebody else writes. As JSON a line costs two microseconds, a fifth of one that goes through
+    For lines that somebody else writes. As JSON a line costs about a microsecond, a tenth of one that goes through
     `logging`.
     """
     name = logging.getLogger(module).name
@@ -122,9 +135,11 @@ def line_renderer(module: str) -> Callable[[str, Mapping[str, object]], bytes]:
 
         return as_text
 
+    middle = b'","level":"info","logger":%b,"event":"' % orjson.dumps(name)
+
     def as_json(event: str, fields: Mapping[str, object]) -> bytes:
-        time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        return orjson.dumps({"time": time, "level": "info", "logger": name, "event": event, **fields}, None, LINE)
+        rest = orjson.dumps(fields, None, LINE)
+        return b'{"time":"%b%b%b",%b' % (stamp(), middle, event.encode(), rest[1:])
 
     return as_json
 

@@ -24,8 +24,7 @@ request did not come to) without one. Names come from the configuration, so no f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -114,64 +113,54 @@ class Books:
         self.access.put(self._render("request", fields))
 
 
-def end_state(exchange: Exchange) -> str:
-    """Return the two letters that say who ended a request and how far it had come."""
-    outcome = exchange.outcome
-    return ENDED_BY.get(outcome, "P") + ("-" if outcome == SUCCESS else STAGES[exchange.ended_in or 0])
-
-
 def access_fields(exchange: Exchange, usage_state: str, now_ns: int) -> dict[str, object]:
     """Put together the fields of an access line."""
-    request, reply = exchange.request, exchange.reply
-    principal = request.principal
-    fields: dict[str, Any] = {
+    request, reply, began_ns = exchange.request, exchange.reply, exchange.began_ns
+    outcome, usage = exchange.outcome, exchange.usage
+    fields: dict[str, object] = {
         "request": request.id.decode(),
-        "principal": principal.principal,
-        "token": principal.token_ref,
+        "principal": request.principal[0],
+        "token": request.principal[1],
         "model": exchange.model,
         "node": exchange.node_id,
         "provider": exchange.provider_id,
         "path": request.surface.path.decode(),
         "status": reply.status,
-        "outcome": exchange.outcome,
-        "end": end_state(exchange),
+        "outcome": outcome,
+        "end": "--" if outcome == SUCCESS else ENDED_BY.get(outcome, "P") + STAGES[exchange.ended_in or 0],
         "class": "long" if exchange.is_long else "normal",
         "queue_ms": exchange.queue_ns // NS_PER_MS,
-        "total_ms": (now_ns - exchange.began_ns) // NS_PER_MS,
+        "total_ms": (now_ns - began_ns) // NS_PER_MS,
         "estimated_tokens": exchange.estimated_tokens,
         "bytes_in": exchange.bytes_in,
         "bytes_out": reply.bytes_out,
     }
     if exchange.head_ns:
-        fields["ttfb_ms"] = (exchange.head_ns - exchange.began_ns) // NS_PER_MS
+        fields["ttfb_ms"] = (exchange.head_ns - began_ns) // NS_PER_MS
     if usage_state:
         fields["usage"] = usage_state
-    if exchange.usage is not None:
-        fields |= exchange.usage._asdict()
+    if usage is not None:
+        fields["prompt_tokens"], fields["completion_tokens"], fields["cached_tokens"] = usage
     return fields
 
 
 def usage_line(exchange: Exchange, state: str) -> bytes:
     """Render a line of the usage log. A count that was not reported is null, never 0."""
-    request, usage = exchange.request, exchange.usage
-    principal = request.principal
-    return orjson.dumps(
-        {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "request": request.id.decode(),
-            "principal": principal.principal,
-            "token_ref": principal.token_ref,
-            "model": exchange.model,
-            "node_id": exchange.node_id,
-            "provider_id": exchange.provider_id,
-            "path": request.surface.path.decode(),
-            "outcome": exchange.outcome,
-            "state": state,
-            "prompt_tokens": None if usage is None else usage.prompt_tokens,
-            "completion_tokens": None if usage is None else usage.completion_tokens,
-            "cached_tokens": None if usage is None else usage.cached_tokens,
-            "estimated_tokens": exchange.estimated_tokens,
-        },
-        None,
-        orjson.OPT_APPEND_NEWLINE,
-    )
+    request = exchange.request
+    prompt, completion, cached = exchange.usage or (None, None, None)
+    fields = {
+        "request": request.id.decode(),
+        "principal": request.principal[0],
+        "token_ref": request.principal[1],
+        "model": exchange.model,
+        "node_id": exchange.node_id,
+        "provider_id": exchange.provider_id,
+        "path": request.surface.path.decode(),
+        "outcome": exchange.outcome,
+        "state": state,
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "cached_tokens": cached,
+        "estimated_tokens": exchange.estimated_tokens,
+    }
+    return b'{"time":"%b",%b' % (logs.stamp(), orjson.dumps(fields, None, logs.LINE)[1:])

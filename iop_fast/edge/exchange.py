@@ -572,8 +572,8 @@ class Exchange:
         self._drop_body()
         self.reply.give_up()
         self._watch(None)
-        self._edge.books.close(self, self._edge.clock.now_ns())
         self._release()
+        self._edge.books.close(self, self._edge.clock.now_ns())
 
     def _break(self, where: str, error: Exception) -> None:
         """End the request after a bug of ours: with an answer if that can be, and in any case for good."""

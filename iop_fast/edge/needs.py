@@ -15,6 +15,9 @@ SURFACE_COMPLETIONS = 1 << 17
 SURFACE_EMBEDDINGS = 1 << 18
 SURFACE_RESPONSES = 1 << 19
 SURFACE_MESSAGES = 1 << 20
+SURFACE_RERANK = 1 << 21
+SURFACE_SPEECH = 1 << 22
+SURFACE_IMAGES = 1 << 23
 
 # Every bit with the words an error message uses for it.
 NAMES = {
@@ -23,6 +26,9 @@ NAMES = {
     SURFACE_EMBEDDINGS: "/v1/embeddings",
     SURFACE_RESPONSES: "/v1/responses",
     SURFACE_MESSAGES: "/v1/messages",
+    SURFACE_RERANK: "/v1/rerank",
+    SURFACE_SPEECH: "/v1/audio/speech",
+    SURFACE_IMAGES: "/v1/images/generations",
     scan.FEATURE_TOOLS: "tools",
     scan.FEATURE_IMAGES: "images",
     scan.FEATURE_AUDIO: "audio",

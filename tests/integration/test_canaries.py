@@ -204,3 +204,7 @@ def test_fifty_secrets_are_found_where_they_belong_alone(tmp_path: Path, monkeyp
         assert content
         assert birds.found_in(content) == [], path.name
     assert usage.read_bytes().count(b'"state":"complete"') == 14
+    lines = [json.loads(line) for line in (tmp_path / "edge-0.log").read_bytes().splitlines() if line.startswith(b"{")]
+    requests = [line for line in lines if line["event"] == "request"]
+    assert len({line["request"] for line in requests}) == len(requests) >= 14 + 18 + 2
+    assert {"--", "PR", "CH", "SH"} <= {line["end"] for line in requests}
