@@ -66,8 +66,8 @@ def setting(
 
     `apply` says whether a refresh takes a change over ("live") or refuses it ("restart"). A `secret` value is shown by
     no report, only that it changed; a `quiet` one is not repeated in findings, because what stands there by mistake is
-    often a secret. `ordered` marks a list whose order means something. `at_limit` is what a client sees when the limit
-    is reached.
+    often a secret. `ordered` marks a list whose order breaks ties and is that of listings; a refresh keeps the running
+    one. `at_limit` is what a client sees when the limit is reached.
     """
     extra: dict[str, Any] = {"apply": apply}
     if unit:
