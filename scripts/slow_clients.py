@@ -104,7 +104,7 @@ async def work(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with FakeBackend() as backend:
-            nodes = {"n1": [provider("p1", 64, endpoint=backend.url)]}
+            nodes = {"n1": [provider("p1", 1000, endpoint=backend.url)]}
             async with fleet(folder, nodes, ["n1"]) as made:
                 url = f"{made.base_url}/chat/completions"
                 alone = await good_clients(made.client, url, options.rate, ALONE_S)
@@ -122,7 +122,7 @@ async def work(options: argparse.Namespace) -> int:
                         flush=True,
                     )
                     failed |= bool(seen.errors) or share < GOODPUT_MIN
-                    print(*dict.fromkeys(seen.errors[:5]), sep="\n", end="", file=sys.stderr)
+                    print(*dict.fromkeys(seen.errors[:5]), sep="\n", file=sys.stderr)
                 await made.idle()
     return 1 if failed else 0
 

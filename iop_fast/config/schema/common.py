@@ -54,4 +54,3 @@ class Log(Section):
     level: Literal["debug", "info", "warning", "error"] = setting(
         "Lowest level that is written.", apply="restart", default="info"
     )
-    access: bool = setting("Write one access line a request.", apply="restart", default=True)

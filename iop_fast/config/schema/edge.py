@@ -61,8 +61,8 @@ class Link(Section):
         at_limit="the provider is not read any further until the client has read; nobody else's answer waits",
     )
     buffered_bytes_max: int = setting(
-        "Bytes that may wait in memory for one session: what is queued to its Node, and what clients have not read of its "
-        "answers. Beyond it come at most an opening (96 KiB) and two windows for each request that runs already.",
+        "Bytes that may wait in memory for one session: what is queued to its Node, and what clients have not read of "
+        "its answers. Beyond it come at most an opening (96 KiB) and two windows for each request that runs already.",
         apply="restart",
         unit="bytes",
         default=16 * MIB,
@@ -105,6 +105,12 @@ class Link(Section):
     )
 
 
+class EdgeLog(Log):
+    """What is written to standard error, one JSON object a line (docs/logs.md)."""
+
+    access: bool = setting("Write one access line a request.", apply="restart", default=True)
+
+
 class Edge(Section):
     """The Edge itself and its listener for Nodes."""
 
@@ -119,7 +125,7 @@ class Edge(Section):
         default=False,
     )
     link: Link = setting("The sessions with the Nodes.", apply="restart", factory=Link)
-    log: Log = setting("Logging.", apply="restart", factory=Log)
+    log: EdgeLog = setting("Logging.", apply="restart", factory=EdgeLog)
 
 
 class A2a(Section):
