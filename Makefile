@@ -1,4 +1,4 @@
-# Verbs: up build debug test sim soak-core exhaust mutants clients slow smoke bench bench-load lint types cov proto docs check clean. Each one installs what it needs into .venv.
+# Verbs: up build debug test sim soak-core exhaust mutants sim-mutants chaos reconnect clients slow smoke bench bench-load lint types cov proto docs check clean. Each one installs what it needs into .venv.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -9,8 +9,9 @@ SOURCES := setup.py $(wildcard src_pyx/*.pyx) $(shell find iop_fast -name '*.pxd
 
 STEPS ?= 200000
 DEPTH ?= 6
+SECONDS ?= 300
 
-.PHONY: up build debug test sim soak-core exhaust mutants clients slow smoke bench bench-load lint types cov proto docs check clean
+.PHONY: up build debug test sim soak-core exhaust mutants sim-mutants chaos reconnect clients slow smoke bench bench-load lint types cov proto docs check clean
 
 # The interpreter and pip.
 $(VENV)/.made:
@@ -79,12 +80,25 @@ SLOW_S ?= 60
 slow: $(VENV)/.built
 	$(PY) scripts/slow_clients.py --seconds $(SLOW_S)
 
+## Hand-made faults in session and dispatch code: the simulation must find every one.
+sim-mutants: $(VENV)/.built
+	$(PY) -m tests.mutants.sim
+
+## An Edge, Nodes and providers as real processes under faults for SECONDS, from a seed (printed; SEED= repeats its plan).
+chaos: $(VENV)/.built
+	$(PY) -m tests.chaos.run --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+## So many Nodes that dial again at once, and requests on another one meanwhile.
+reconnect: $(VENV)/.built
+	$(PY) -m tests.chaos.reconnect --nodes 200
+
 smoke: $(VENV)/.built
 	scripts/e2e-provider-capacity-smoke.sh
 
 bench: $(VENV)/.built
 	$(PY) -m pytest benchmarks --benchmark-only --benchmark-columns=min,median,ops --override-ini python_files='bench_*.py' --override-ini python_functions='test_* bench_*' --override-ini timeout=0
 	$(PY) -m benchmarks.core_ratios
+	$(PY) -m benchmarks.bench_refresh
 	$(PY) -m benchmarks.config_ratios
 	$(PY) -m benchmarks.load.run --only requests --connections 32 --rounds 3
 

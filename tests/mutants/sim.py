@@ -1,0 +1,230 @@
+"""Hand-made faults in session and dispatch code, each in a scratch copy: the simulation must find every one.
+
+    python -m tests.mutants.sim [NAME ...]
+
+A mutant is one replaced piece of one module, and the piece must stand there exactly once, so that a mutant cannot rot
+unseen. It is found when a world of the first `SEEDS` breaks, or when all of them together have not met what they must
+(`tests.sim.run` says both). A table is printed; the exit status is 1 when one survives.
+"""
+
+# ruff: noqa: E501 the pieces stand as they stand in the source
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS = 240
+TIMEOUT_S = 240
+
+
+class Mutant(NamedTuple):
+    """`old` in iop_fast/`module`.py becomes `new`."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+
+
+def mutants(module: str, *rows: tuple[str, str, str]) -> list[Mutant]:
+    return [Mutant(name, module, old, new) for name, old, new in rows]
+
+
+MUTANTS = [
+    *mutants(
+        "edge/link",
+        ("an ack of any generation", " or (ack.generation, ack.payload_revision) != expected:", ":"),
+        ("a second ack is an ack", "if self._state is not LinkState.ACCEPTED or (", "if ("),
+        ("leases outlive their session", "self._edge.gate.node_down(self.node_id, self.generation)", "pass"),
+        ("runs outlive their session", "            self._lose_runs()\n", "            pass\n"),
+        ("silence is no end", '        self.close("silent")\n', ""),
+        (
+            "a change before the ack is not pushed",
+            'admission knows a newer generation")\n        self.push_if_changed()',
+            'admission knows a newer generation")',
+        ),
+        ("a draining Node gets runs", "self._edge.gate.node_draining(self.node_id, self.generation)", "pass"),
+        ("the Edge does not beat", "        self._beat.start()\n", ""),
+    ),
+    *mutants(
+        "edge/links",
+        ("the superseded session lives on", '            before.close("superseded")\n', ""),
+        ("any instance may have the id", "or not link.silence.is_within_limit", "or True"),
+    ),
+    *mutants(
+        "edge/link_runs",
+        (
+            "a cancel is not sent",
+            "            self._outbox.drop_run(run_id)\n            self._outbox.send_control(encode_cancel(run_id))\n\n    def withdraw",
+            "            self._outbox.drop_run(run_id)\n\n    def withdraw",
+        ),
+        ("a withdrawn run stays", "        del self._runs[run_id]\n        return True", "        return True"),
+        ("a forgotten run stays", "if self._runs.pop(run_id, None) is not None:", "if run_id in self._runs:"),
+        ("a sent run counts as unsent", "            run.on_sent(message_number)\n", "            pass\n"),
+    ),
+    *mutants(
+        "edge/reconcile",
+        ("a run on its way is unknown to the Node", " and sent_in[run_id] <= messages_read", ""),
+    ),
+    *mutants(
+        "edge/exchange",
+        ("admitted again and again", "if self._first_verdict is not None or not", "if not"),
+        ("a lost run goes to another provider", "elif self._is_sent or self._is_taken:", "elif self._is_taken:"),
+        (
+            "a broken answer is whole",
+            "return end.status == RunEnd.OK and (head",
+            "return (head",
+        ),
+        ("a blocked client's window is renewed", "        if reply.is_writable:\n", "        if True:\n"),
+        ("no window is renewed", "            link.grant(self._run_id, owed)\n", ""),
+        ("who left still waits", "if waiter is not None and not self._edge.gate.cancel(waiter):", "if False:"),
+        (
+            "unconfirmed is held for ever",
+            '            "cancel_unconfirmed", request=self.request.id.decode(), node=self.node_id, provider=self.provider_id\n        )\n        self.finish(self.outcome)',
+            '            "cancel_unconfirmed", request=self.request.id.decode(), node=self.node_id, provider=self.provider_id\n        )',
+        ),
+        (
+            "a slot comes back at the cancel",
+            "        link.cancel(self._run_id)\n        self._drop_body()",
+            "        link.cancel(self._run_id)\n        self._release()\n        self._drop_body()",
+        ),
+    ),
+    *mutants(
+        "edge/tunnel",
+        ("a body overruns its window", "min(PIECE_BYTES, self._credit)", "PIECE_BYTES"),
+        (
+            "a body has no end",
+            "link.send_body(run_id, piece, self.is_complete)",
+            "link.send_body(run_id, piece, False)",
+        ),
+    ),
+    *mutants(
+        "edge/gate",
+        ("no deadline", "            self._set_timer(deadline_ns)\n", "            pass\n"),
+    ),
+    *mutants(
+        "wire/outbox",
+        ("dropped runs are sent", "        run.is_dropped = True\n", ""),
+        (
+            "frames overtake",
+            "        run.entries.append((data, is_bulk, on_sent))",
+            "        run.entries.appendleft((data, is_bulk, on_sent))",
+        ),
+    ),
+    *mutants(
+        "wire/liveness",
+        ("one beat", "        self._timer = self._loop.call_later(self._interval_ns / NS_PER_S, self.start)\n", ""),
+    ),
+    *mutants(
+        "node/session",
+        ("ready before old runs have ended", "        await self._until_idle(self._earlier)\n", ""),
+        (
+            "runs outlive the Node's session",
+            '        self.relay.stop_all("the session has ended")\n',
+            "",
+        ),
+        ("ready and not accepting", "        self.relay.accept()\n", ""),
+        (
+            "a refresh is answered and not applied",
+            '        error = ""\n        try:\n            await self._router.apply(payload)',
+            '        error = ""\n        try:\n            pass',
+        ),
+    ),
+    *mutants(
+        "node/dial",
+        ("runs of earlier sessions are forgotten", "tuple(relay for relay in self.relays if relay.runs)", "()"),
+        (
+            "one failure is the end",
+            "            if not self._is_stopping:\n                await self._pause",
+            "            if True:\n                return\n                await self._pause",
+        ),
+    ),
+    *mutants(
+        "node/relay",
+        ("no credit is used up", "        self._credit_bytes -= len(piece)\n", ""),
+        ("paused for ever", "                self._upstream.resume()\n", "                pass\n"),
+        (
+            "what is held is lost at the end",
+            "            if self._held:\n                self._move(RunEvent.ENDS_HELD)",
+            "            if False:\n                self._move(RunEvent.ENDS_HELD)",
+        ),
+        (
+            "no end is said",
+            "        self._relay.outbox.send_run(self.run_id, encode_end(self.run_id, end), bulk=False)\n",
+            "",
+        ),
+        (
+            "a cancel is confirmed before it is done",
+            "                self._upstream.cancel()\n",
+            "                self._upstream.cancel()\n                if self._state is RunState.STOPPING:\n                    self._finish(RunEvent.ENDS)\n",
+        ),
+        (
+            "no body window is granted",
+            "self._relay.outbox.send_control(encode_window(self.run_id, self._consumed_bytes))",
+            "pass",
+        ),
+        ("a cancel is not heard", "            self.stop(run, CANCELLED)\n", ""),
+    ),
+]
+
+
+def mutated(mutant: Mutant) -> str:
+    """The module's text with the fault in it."""
+    source = (ROOT / "iop_fast" / f"{mutant.module}.py").read_text()
+    if source.count(mutant.old) != 1:
+        raise SystemExit(
+            f"mutant {mutant.name!r}: its piece stands {source.count(mutant.old)} times in {mutant.module}"
+        )
+    return source.replace(mutant.old, mutant.new)
+
+
+def run_worlds(tree: Path) -> tuple[bool, str]:
+    """Run worlds in the tree; say whether a fault was found, and what was said of it."""
+    command = [sys.executable, "-m", "tests.sim.run", "--seeds", str(SEEDS), "--until-broken"]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        ended = subprocess.run(
+            command, cwd=tree, env=environment, timeout=TIMEOUT_S, capture_output=True, text=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return True, f"no end within {TIMEOUT_S} s"
+    said = re.search(r"^(?:seed \d+|never met): .*", ended.stderr, re.MULTILINE)
+    return ended.returncode != 0, said[0] if said else (ended.stderr.strip().splitlines() or [""])[-1]
+
+
+def main(names: list[str]) -> int:
+    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    texts = [mutated(mutant) for mutant in chosen]
+    survivors = 0
+    with tempfile.TemporaryDirectory(prefix="sim-mutants-") as scratch:
+        tree = Path(scratch)
+        for folder in ("iop_fast", "tests"):
+            shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        is_found, said = run_worlds(tree)
+        if is_found:
+            raise SystemExit(f"the sound code does not pass, no mutant can be judged: {said}")
+        for mutant, text in zip(chosen, texts, strict=True):
+            path = tree / "iop_fast" / f"{mutant.module}.py"
+            sound = path.read_text()
+            path.write_text(text)
+            began = time.monotonic()
+            is_found, said = run_worlds(tree)
+            path.write_text(sound)
+            survivors += not is_found
+            end = f"found in {time.monotonic() - began:4.1f} s: {said[:110]}" if is_found else "SURVIVED"
+            print(f"{mutant.module:15} {mutant.name:42} {end}", flush=True)
+    print(f"{len(chosen)} mutants, {survivors} survived")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
