@@ -673,3 +673,19 @@ def test_the_worlds_of_these_tests_hold_their_invariants(tmp_path: Path) -> None
             world.gate._admission.verify()
 
     run(work())
+
+
+def test_a_payload_that_no_node_takes_refuses_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with refresh_world(tmp_path) as world:
+            world.write(changed(settings_of(), *CAPACITY, to=5))
+            before = world.everything()
+            with monkeypatch.context() as patch:
+                patch.setattr("iop_fast.wire.payload.INLINE_PAYLOAD_BYTES", 10)
+                patch.setattr("iop_fast.wire.payload.MAX_PAYLOAD_BYTES", 20)
+                report = await world.refresh()
+            assert report.status is Status.INVALID
+            assert "payload too large: expected at most 20 bytes" in report.findings[0].message
+            assert world.everything() == before
+
+    run(work())
