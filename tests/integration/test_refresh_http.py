@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from iop_fast.edge.refresh import Busy
 from iop_fast.wire import runtime_pb2 as pb
 from tests.integration.edge_harness import Bench, bench, config, provider, run, until
 
@@ -133,6 +134,27 @@ def test_plain_clients_of_this_machine_are_served_over_both_families(tmp_path: P
                 async with b.client.post(b.http("/refresh"), json={"mode": "apply"}) as answer:
                     assert answer.status == 404  # the public listener has no such path
                 assert len(b.edge.refresher.history) == 1
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "code"),
+    [(Busy("64 refreshes wait"), 503, "busy"), (RuntimeError("scripted"), 500, "internal")],
+)
+def test_what_is_no_report_is_an_error_object(
+    raised: Exception, status: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with bench(config(), tmp_path / "edge.yaml") as b:
+
+            async def fail(asked: object) -> None:
+                raise raised
+
+            monkeypatch.setattr(b.edge.refresher, "refresh", fail)
+            got, answer = await post(b, {"mode": "apply"})
+            assert (got, answer["error"]["code"]) == (status, code)
+            assert "scripted" not in answer["error"]["message"]
 
     run(work())
 

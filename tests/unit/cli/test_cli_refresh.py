@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from iop_fast.cli.admin_client import DEFAULT_ADMIN
 from iop_fast.cli.main import main
-from iop_fast.cli.refresh import exit_code, render
+from iop_fast.cli.refresh import admin_of, exit_code, render
 from iop_fast.config.diff import Change, Diff
 from iop_fast.edge.refresh_report import Impact, NodePush, Report, Status
 from iop_fast.errors import Finding
@@ -84,6 +85,16 @@ def test_a_dry_run_sends_the_candidate_and_names_it_in_the_findings(tmp_path: Pa
         f"{candidate}:1:9: error: models: expected a list\ninvalid: 1 error, nothing would be applied\n"
     )
     assert result.exit_code == 2
+
+
+def test_the_edge_is_found_by_the_candidates_own_address(tmp_path: Path) -> None:
+    candidate = tmp_path / "next.yaml"
+    with edge_that_answers(200, json.dumps(report(mode="dry_run")).encode()) as (admin, asked):
+        candidate.write_text(f"admin: {{listen: '{admin}'}}\n")
+        assert invoke("--dry-run", "-c", str(candidate)).exit_code == 0
+    assert len(asked) == 1
+    candidate.write_text("models: [\n")
+    assert admin_of(candidate) == DEFAULT_ADMIN
 
 
 def test_a_candidate_that_is_no_text_is_the_edges_to_judge(tmp_path: Path) -> None:

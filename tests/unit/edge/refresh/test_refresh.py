@@ -653,6 +653,26 @@ def test_a_signal_for_a_broken_file_is_logged_with_its_findings(
     assert {"config_finding", "restart_required"} <= {record.message for record in caplog.records}
 
 
+def test_a_signal_whose_refresh_fails_is_logged_and_the_next_one_works(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with refresh_world(tmp_path) as world:
+
+            def fail(*_: object) -> None:
+                raise RuntimeError("scripted")
+
+            with monkeypatch.context() as patch:
+                patch.setattr("iop_fast.edge.refresh.plan_refresh", fail)
+                world.refresher.apply_by_signal()
+                await until(lambda: any(record.message == "refresh_failed" for record in caplog.records), "the failure")
+            assert world.refresher.history == []
+            world.refresher.apply_by_signal()
+            await until(lambda: len(world.refresher.history) == 1, "the next one")
+
+    run(work())
+
+
 def test_stopping_ends_what_a_signal_started(tmp_path: Path) -> None:
     async def work() -> None:
         async with refresh_world(tmp_path) as world:
