@@ -1,4 +1,4 @@
-"""A closed-loop load client: N connections, each sends the next request when its answer has ended.
+"""A load client: N connections, each sends the next request when its answer has ended, or at its time after that.
 
 One class speaks enough HTTP/1.1 to find the end of an answer with a length or chunks; it sends the openai SDK's
 headers (openai-python 3.x on Linux), because each of them costs every gateway something.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 SDK_HEADERS = (
@@ -53,8 +54,11 @@ class Tally:
 class LoadConnection(asyncio.Protocol):
     """One closed-loop connection."""
 
-    def __init__(self, request: bytes, tally: Tally) -> None:
+    def __init__(self, request: bytes, tally: Tally, interval_s: float = 0.0, first_s: float = 0.0) -> None:
+        """Send when an answer has ended, or every `interval_s` with the first request `first_s` after connecting."""
         self._request = request
+        self._interval_s = interval_s
+        self._due_s = asyncio.get_running_loop().time() + first_s
         self._tally = tally
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
@@ -65,7 +69,7 @@ class LoadConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
-        self._send()
+        self._send_in_time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._stopping:
@@ -80,8 +84,16 @@ class LoadConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def _send_in_time(self) -> None:
+        if self._interval_s:
+            asyncio.get_running_loop().call_at(self._due_s, self._send)
+            self._due_s += self._interval_s
+        else:
+            self._send()
+
     def _send(self) -> None:
-        assert self._transport is not None
+        if self._transport is None or self._stopping:
+            return
         self._sent_at = time.perf_counter()
         self._data_at = 0.0
         self._transport.write(self._request)
@@ -102,8 +114,7 @@ class LoadConnection(asyncio.Protocol):
         self._buffer.clear()
         self._tally.answers += 1
         self._tally.latencies.append(now - self._sent_at)
-        if self._transport is not None and not self._stopping:
-            self._send()
+        self._send_in_time()
 
     def _is_whole(self) -> bool:
         end = self._buffer.find(b"\r\n\r\n")
@@ -116,13 +127,18 @@ class LoadConnection(asyncio.Protocol):
         return self._buffer.endswith(b"0\r\n\r\n")
 
 
-async def run_load(port: int, connections: int, seconds: float, request: bytes) -> Tally:
-    """Keep `connections` busy for `seconds`; answers cut off by the end are not counted."""
+async def run_load(port: int, connections: int, seconds: float, request: bytes, per_s: float = 0.0) -> Tally:
+    """Keep `connections` busy for `seconds`, or offer `per_s` requests on them; answers cut off by the end are not
+    counted."""
     tally = Tally()
     loop = asyncio.get_running_loop()
     protocols: list[LoadConnection] = []
-    for _ in range(connections):
-        _, protocol = await loop.create_connection(lambda: LoadConnection(request, tally), "127.0.0.1", port)
+    interval_s = connections / per_s if per_s else 0.0
+    for number in range(connections):
+        first_s = interval_s * number / connections
+        _, protocol = await loop.create_connection(
+            partial(LoadConnection, request, tally, interval_s, first_s), "127.0.0.1", port
+        )
         protocols.append(protocol)
     await asyncio.sleep(seconds)
     counted = Tally(tally.answers, tally.errors, tally.latencies[:], tally.chunks, tally.gaps[:])

@@ -4,7 +4,7 @@ All subjects are alive at once and take turns in short slots, so that a machine 
 figure of a subject is the median of its slots. CPU comes from the scheduler (/proc/PID/task/*/schedstat). A spinner of
 idle priority runs on each core: without it a halted virtual CPU's wake-ups are billed to the subject.
 
-`python -m benchmarks.load.run [--rounds N] [--seconds S] [--only requests|streams]`
+`python -m benchmarks.load.run [--rounds N] [--seconds S] [--only requests|streams] [--library-node]`
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-async def one_slot(subject: Subject, connections: int, seconds: float, streamed: bool) -> Slot:
+async def one_slot(subject: Subject, connections: int, seconds: float, streamed: bool, per_s: float) -> Slot:
     """Load one subject once; CPU in us per answer (or per chunk) by role, and what the client saw."""
-    model = "bench" if subject.name == "edge" else "served"
+    model = "bench" if subject.name.startswith("edge") else "served"
     request = request_bytes(model, streamed)
     before = subject.cpu_ns()
-    tally: Tally = await run_load(subject.port, connections, seconds, request)
+    tally: Tally = await run_load(subject.port, connections, seconds, request, per_s)
     after = subject.cpu_ns()
     units = tally.chunks if streamed else tally.answers
     if tally.errors or not units:
@@ -87,15 +87,15 @@ async def one_slot(subject: Subject, connections: int, seconds: float, streamed:
 
 
 async def scenario(
-    subjects: list[Subject], connections: int, seconds: float, rounds: int, streamed: bool
+    subjects: list[Subject], connections: int, seconds: float, rounds: int, streamed: bool, per_s: float = 0.0
 ) -> dict[str, Slot]:
     """Let the subjects take turns; medians over the rounds."""
     slots: dict[str, list[Slot]] = {subject.name: [] for subject in subjects}
     for subject in subjects:
-        await one_slot(subject, connections, min(seconds, 1.0), streamed)
+        await one_slot(subject, connections, min(seconds, 1.0), streamed, per_s)
     for _ in range(rounds):
         for subject in subjects:
-            slots[subject.name].append(await one_slot(subject, connections, seconds, streamed))
+            slots[subject.name].append(await one_slot(subject, connections, seconds, streamed, per_s))
     return {
         name: {key: statistics.median(slot[key] for slot in runs) for key in runs[0]} for name, runs in slots.items()
     }
@@ -117,8 +117,9 @@ def print_table(title: str, unit: str, figures: dict[str, Slot]) -> None:
             print(f"ratio {title.split(':')[0].replace(' ', '-')}-edge/{base} {ratio:.2f}")
 
 
-async def run(rounds: int, seconds: float, only: str | None, connections: list[int], streams: int) -> dict[str, object]:
+async def run(options: argparse.Namespace) -> dict[str, object]:
     """Run the scenarios and return their figures."""
+    rounds, seconds, only = options.rounds, options.seconds, options.only
     os.sched_setaffinity(0, OTHER_CORES)
     results: dict[str, object] = {}
     with ExitStack() as stack:
@@ -129,16 +130,23 @@ async def run(rounds: int, seconds: float, only: str | None, connections: list[i
         for same_work in (False, True):
             subjects.append(start_haproxy(folder, subjects[0].port, same_work))
         subjects.append(start_edge(folder, subjects[0].port))
+        if options.library_node:
+            subjects.append(start_edge(folder, subjects[0].port, "edge-library-node", "benchmarks.load.library_node"))
         stack.enter_context(spinners())
         if only in (None, "requests"):
-            for count in connections:
+            for count in options.connections:
                 figures = await scenario(subjects, count, seconds, rounds, streamed=False)
                 results[f"requests-{count}"] = figures
                 print_table(f"requests at {count} connections: CPU per request", "requests", figures)
+            for rate in options.rates:
+                figures = await scenario(subjects, 32, seconds, rounds, streamed=False, per_s=rate)
+                results[f"offered-{rate}"] = figures
+                print_table(f"{rate} requests/s offered on 32 connections: CPU per request", "requests", figures)
         if only in (None, "streams"):
-            figures = await scenario(subjects, streams, max(seconds, 4.0), rounds, streamed=True)
-            results[f"streams-{streams}"] = figures
-            print_table(f"{streams} streams of 50 chunks/s: CPU per chunk, gaps between reads", "chunks", figures)
+            for count in options.streams:
+                figures = await scenario(subjects, count, max(seconds, 4.0), rounds, streamed=True)
+                results[f"streams-{count}"] = figures
+                print_table(f"{count} streams of 50 chunks/s: CPU per chunk, gaps between reads", "chunks", figures)
     return results
 
 
@@ -148,11 +156,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.5, help="length of one slot")
     parser.add_argument("--only", choices=["requests", "streams"])
-    parser.add_argument("--connections", type=int, nargs="+", default=[32, 128])
-    parser.add_argument("--streams", type=int, default=256)
+    parser.add_argument("--connections", type=int, nargs="+", default=[1, 32, 128])
+    parser.add_argument("--rates", type=int, nargs="*", default=[1000, 4000], help="requests/s offered")
+    parser.add_argument("--streams", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--library-node", action="store_true", help="also an Edge whose Node uses aiohttp")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
-    results = uvloop.run(run(options.rounds, options.seconds, options.only, options.connections, options.streams))
+    results = uvloop.run(run(options))
     if options.json:
         options.json.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
 

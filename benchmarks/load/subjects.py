@@ -170,20 +170,20 @@ def start_haproxy(folder: Path, upstream: int, same_work: bool) -> Subject:
     return Subject(name, port, {"gateway": process})
 
 
-def start_edge(folder: Path, upstream: int) -> Subject:
-    """Edge and Node of this checkout."""
+def start_edge(folder: Path, upstream: int, name: str = "edge", node_module: str = "iop_fast.cli") -> Subject:
+    """Edge and Node of this checkout; the Node may run by another module."""
     from iop_fast.cli.admin_client import AdminError, get_json
 
     port, link, admin = free_port(), free_port(), free_port()
     token = secrets.token_urlsafe(16)
-    edge, node, log = folder / "edge.yaml", folder / "node.yaml", folder / "edge.log"
+    edge, node, log = (folder / f"{name}-{file}" for file in ("edge.yaml", "node.yaml", "log"))
     token_hash = hashlib.sha256(token.encode()).hexdigest()
     edge.write_text(EDGE_CONFIG.format(port=port, link=link, admin=admin, upstream=upstream, token_hash=token_hash))
     node.write_text(NODE_CONFIG.format(link=link))
-    iop = [sys.executable, "-m", "iop_fast.cli"]
-    processes = {"gateway": start([*iop, "edge", "-c", str(edge)], SUBJECT_CORE, log)}
-    processes["node"] = start([*iop, "node", "-c", str(node)], OTHER_CORES, log, {"IOP_NODE_TOKEN": token})
-    subject = Subject("edge", port, processes)
+    iop = [sys.executable, "-m"]
+    processes = {"gateway": start([*iop, "iop_fast.cli", "edge", "-c", str(edge)], SUBJECT_CORE, log)}
+    processes["node"] = start([*iop, node_module, "node", "-c", str(node)], OTHER_CORES, log, {"IOP_NODE_TOKEN": token})
+    subject = Subject(name, port, processes)
 
     def is_ready() -> bool:
         try:
