@@ -121,7 +121,7 @@ cov: debug
 proto: $(VENV)/.dev
 	$(PY) scripts/gen_proto.py
 
-## What the schema of the configuration gives: configs/*.schema.json and docs/configuration.md; docs/errors.md.
+## What the schema of the configuration gives: configs/*.schema.json and configs/REFERENCE.md; docs/errors.md.
 docs: $(VENV)/.run
 	$(PY) -m scripts.gen_schema
 	$(PY) -m scripts.gen_config_docs

@@ -1,4 +1,4 @@
-"""Write docs/configuration.md from the schema; with --check only say whether it is fresh (exit code 1 if not)."""
+"""Write configs/REFERENCE.md from the schema; with --check only say whether it is fresh (exit code 1 if not)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from iop_fast.config.schema.fields import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "docs" / "configuration.md"
+TARGET = ROOT / "configs" / "REFERENCE.md"
 INTRO = ROOT / "scripts" / "config_docs_intro.md"
 SYNTAX = {
     check_address: "host:port, IPv6 as [::1]:port",
@@ -173,10 +173,10 @@ def main(arguments: list[str]) -> int:
     if is_fresh():
         return 0
     if "--check" in arguments:
-        print("docs/configuration.md is stale: run `make docs`", file=sys.stderr)
+        print("configs/REFERENCE.md is stale: run `make docs`", file=sys.stderr)
         return 1
     TARGET.write_text(render(), encoding="utf-8")
-    print("wrote docs/configuration.md")
+    print("wrote configs/REFERENCE.md")
     return 0
 
 
