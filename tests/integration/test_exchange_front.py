@@ -69,7 +69,7 @@ class PlayedLink:
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
-        self.is_up = True
+        self.is_up = self.has_room = self.takes_body = True
         self.confirms = True
         self.runs: dict[int, Run] = {}
         self.seen: list[Run] = []
@@ -96,6 +96,12 @@ class PlayedLink:
         loop.call_soon(run.run.on_window, len(piece))
         if complete:
             loop.call_soon(self.script, run)
+
+    def wait_to_send(self, run_id: int) -> None:
+        raise AssertionError("a body waits for a session that always takes one")
+
+    def hold(self, run_id: int, byte_count: int) -> None:
+        """The bound on what clients leave unread is the real session's."""
 
     def grant(self, run_id: int, byte_count: int) -> None:
         self.runs[run_id].window += byte_count
