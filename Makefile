@@ -98,6 +98,8 @@ smoke: $(VENV)/.built
 bench: $(VENV)/.built
 	$(PY) -m pytest benchmarks --benchmark-only --benchmark-columns=min,median,ops --override-ini python_files='bench_*.py' --override-ini python_functions='test_* bench_*' --override-ini timeout=0
 	$(PY) -m benchmarks.core_ratios
+	$(PY) -m benchmarks.bench_front
+	$(PY) -m benchmarks.bench_edge
 	$(PY) -m benchmarks.bench_refresh
 	$(PY) -m benchmarks.config_ratios
 	$(PY) -m benchmarks.load.run --only requests --connections 32 --rounds 3
