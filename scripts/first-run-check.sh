@@ -49,12 +49,12 @@ for _ in $(seq 800); do
 done
 grep -q "^ready: model $model " "$log" || fail "make up was not ready with the model $model in time"
 
-# The two programs as printed: the block that begins with curl, and the one from `python - <<` to its end mark.
+# The two programs as printed: the block that begins with curl, and the one from the SDK's installation to its end mark.
 sed -n '/^  curl /,/^$/p' "$log" | sed 's/^  //' >"$folder/curl.sh"
-sed -n "/^  python - <<'PY'/,/^  PY/p" "$log" | sed 's/^  //' >"$folder/sdk.sh"
+sed -n '/^  .* -m pip install --quiet openai$/,/^  PY/p' "$log" | sed 's/^  //' >"$folder/sdk.sh"
 bash "$folder/curl.sh" >"$folder/curl.out" || fail "the printed curl line failed"
 grep -q '^data: \[DONE\]' "$folder/curl.out" || fail "the printed curl line got no whole stream"
-PATH=$here/.venv/bin:$PATH bash "$folder/sdk.sh" >"$folder/sdk.out" 2>&1 || fail "the printed SDK program failed"
+bash "$folder/sdk.sh" >"$folder/sdk.out" 2>&1 || fail "the printed SDK program failed"
 [ -s "$folder/sdk.out" ] || fail "the printed SDK program got an empty answer"
 echo "first run: curl and SDK answered; the SDK printed: $(head -c 200 "$folder/sdk.out")"
 

@@ -7,7 +7,6 @@ kernel closes the pipe and the child stops.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -36,10 +35,8 @@ class Children:
         try:
             yield
         finally:
-            del self._running[name]
-            # From here on another Ctrl-C must not leave a child behind.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
             stop(child)
+            del self._running[name]
             os.close(held)
 
     def check(self) -> None:
@@ -47,6 +44,11 @@ class Children:
         for name, child in self._running.items():
             if child.poll() is not None:
                 raise click.ClickException(f"{name} ended with exit code {child.returncode}; the lines above say why")
+
+    def kill(self) -> None:
+        """Kill what still runs; whoever waits for an end then sees it. A signal's handler may call it."""
+        for child in list(self._running.values()):
+            child.kill()
 
 
 def stop(child: subprocess.Popen[bytes]) -> None:

