@@ -6,7 +6,8 @@ hangs, its host is gone, the network is cut. gRPC's keepalive decides nothing he
 The silence timer is one timer a session and is not moved by each message: it fires, looks at when the last message
 came and is set again for what is left. It also asks whether it is itself late. A process that was stopped or starved
 wakes up to a timer long past and to a socket full of messages that nobody read: the silence is its own. A timer that
-fires more than a second late therefore grants one more interval before it judges again.
+fires late therefore grants one more interval before it judges again; late is more than a second, or than a tenth of the
+limit where that is less.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LATE_NS = 1 * NS_PER_S
 class Silence:
     """Calls `on_silent` once when nothing was heard for the limit. Not started until `start`; dead after `stop`."""
 
-    __slots__ = ("_clock", "_due_ns", "_heard_ns", "_limit_ns", "_loop", "_on_silent", "_timer")
+    __slots__ = ("_clock", "_due_ns", "_heard_ns", "_late_ns", "_limit_ns", "_loop", "_on_silent", "_timer")
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class Silence:
         self._loop = loop
         self._on_silent = on_silent
         self._limit_ns = limit_ns
+        self._late_ns = min(LATE_NS, limit_ns // 10)
         self._heard_ns = clock.now_ns()
         self._due_ns = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -75,7 +77,7 @@ class Silence:
     def _on_timer(self) -> None:
         self._timer = None
         now_ns = self._clock.now_ns()
-        if now_ns - self._due_ns > LATE_NS:
+        if now_ns - self._due_ns > self._late_ns:
             self._wait_until(now_ns + self._limit_ns)
         elif now_ns - self._heard_ns >= self._limit_ns:
             self._on_silent()

@@ -66,7 +66,10 @@ class Clients:
         while not self._is_stopping:
             request = self._make(random)
             try:
-                self.outcomes[await self._ask(request, random)] += 1
+                outcome = await self._ask(request, random)
+                self.outcomes[outcome] += 1
+                if outcome.startswith("503"):
+                    await asyncio.sleep(0.3)
             except (Wrong, TimeoutError, aiohttp.ClientError) as error:
                 self.outcomes["wrong"] += 1
                 self.wrong.append(f"{request['user']} ({request['x_kind']}): {type(error).__name__} {error}")

@@ -31,7 +31,6 @@ from random import Random, SystemRandom
 from typing import Any
 
 import aiohttp
-import yaml
 
 from tests.chaos.clients import Clients
 from tests.chaos.providers import Provider
@@ -132,7 +131,7 @@ class Chaos:
         """Strike until the time is up: every kind in a row of its own order, and again; several may be in force."""
         ends_at = time.monotonic() + self.seconds
         under_way: list[asyncio.Task[None]] = []
-        pause_s = min(1.0, self.seconds / (len(self.faults) + 3))
+        pause_s = min(2.0, self.seconds / (len(self.faults) + 3))
         while time.monotonic() < ends_at:
             kinds = list(self.faults)
             self.random.shuffle(kinds)
@@ -237,14 +236,11 @@ class Chaos:
         running = self.fleet.settings
         await self._apply(settings, 409)
         self.fleet.settings = running
-        self._write(running)
-
-    def _write(self, settings: dict[str, Any]) -> None:
-        (self.fleet.folder / "edge.yaml").write_text(yaml.safe_dump(settings))
+        self.fleet.write_settings()
 
     async def _apply(self, settings: dict[str, Any], expected: int) -> None:
         self.fleet.settings = settings
-        self._write(settings)
+        self.fleet.write_settings()
         self._note_capacities(settings)
         url = f"http://127.0.0.1:{self.fleet.admin_port}/refresh"
         async with self.fleet.client.post(url, json={"mode": "apply"}) as answer:

@@ -116,8 +116,8 @@ MUTANTS = [
         ("dropped runs are sent", "        run.is_dropped = True\n", ""),
         (
             "frames overtake",
-            "        run.entries.append((data, is_bulk, on_sent))",
-            "        run.entries.appendleft((data, is_bulk, on_sent))",
+            "run.entries.append(",
+            "run.entries.appendleft(",
         ),
     ),
     *mutants(

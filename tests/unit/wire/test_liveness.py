@@ -72,6 +72,21 @@ def test_a_message_after_the_pause_keeps_the_session(
     assert silent_at == []
 
 
+def test_late_is_a_tenth_of_a_short_limit(loop: VirtualLoop) -> None:
+    """A process that was stopped for less than a second does not lose its peers, however short the limit."""
+    silent_at: list[float] = []
+    short = Silence(loop.clock, loop, lambda: silent_at.append(loop.time()), 1_000_000_000)
+    short.start()
+    began = loop.time()
+    loop.jump(1.2)
+    loop.settle()
+    assert silent_at == []
+    loop.run_for(0.9)
+    assert silent_at == []
+    loop.run_for(0.2)
+    assert [round(at - began, 1) for at in silent_at] == [2.2]
+
+
 def test_a_timer_late_by_less_than_a_second_judges(loop: VirtualLoop, silence: Silence, silent_at: list[float]) -> None:
     silence.start()
     loop.jump(15.9)
