@@ -294,3 +294,10 @@ def test_labels_stay_on_the_exchange() -> None:
         assert (exchange.model, exchange.node_id, exchange.provider_id, exchange.outcome) == ("m", "n1", "p1", "ok")
         assert (exchange.reply.status, exchange.reply.bytes_out, exchange.usage) == (200, 5, None)
         assert repr(exchange) == f"<Exchange {exchange.request.id.decode()} DONE m>"
+
+
+def test_a_trace_goes_on_to_the_provider() -> None:
+    trace = (b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    with ExchangeWorld() as world:
+        world.post(headers=[trace, (b"tracestate", b"a=1")])
+        assert {trace, (b"tracestate", b"a=1")} <= set(world.link.openings[1].headers)
