@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 from typing import Any
 
@@ -57,7 +58,9 @@ def exchange(admin: str, method: str, path: str, body: bytes | None, timeout_s: 
         connection.request(method, path, body=body, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
-    except (OSError, http.client.HTTPException) as error:
+    except http.client.HTTPException as error:  # its text may be whatever bytes came
+        raise AdminError(f"what answers at {admin} is no admin listener; name its address by --admin") from error
+    except (OSError, UnicodeError) as error:
         raise AdminError(f"no Edge answers at {admin}: {error}; name its admin address by --admin") from error
     finally:
         connection.close()
@@ -74,6 +77,6 @@ def read_json(admin: str, path: str, body: bytes) -> Any:
 def tcp_connection(admin: str, timeout_s: float = TIMEOUT_S) -> http.client.HTTPConnection:
     """Open nothing yet: a connection object for "host:port"."""
     host, _, port = admin.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or re.fullmatch(r"[0-9]{1,5}", port) is None or not 0 < int(port) < 65536:
         raise AdminError(f"an admin address is host:port or unix:/path, got {admin!r}")
     return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)

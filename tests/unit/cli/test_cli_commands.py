@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -94,7 +96,30 @@ def test_status_says_that_no_edge_answers() -> None:
     assert "no Edge answers at 127.0.0.1:1" in output
 
 
-@pytest.mark.parametrize("admin", ["8082", "localhost:", ":8082", "host:port"])
+def test_a_name_that_no_host_can_have_is_said_plainly() -> None:
+    with pytest.raises(AdminError, match=r"no Edge answers at a\.\.b:80"):
+        get_json("a..b:80", "/status")
+
+
+def test_what_speaks_no_http_is_said_plainly_and_not_shown() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def speak() -> None:
+            peer = server.accept()[0]
+            peer.recv(65536)
+            peer.sendall(b"\x00\x1b[2J\x07\n")
+            peer.close()
+
+        speaker = threading.Thread(target=speak)
+        speaker.start()
+        with pytest.raises(AdminError) as caught:
+            get_json(address, "/status")
+        speaker.join()
+    assert str(caught.value) == f"what answers at {address} is no admin listener; name its address by --admin"
+
+
+@pytest.mark.parametrize("admin", ["8082", "localhost:", ":8082", "host:port", "localhost:0", "localhost:65536"])
 def test_an_address_that_is_none_is_named(admin: str) -> None:
     with pytest.raises(AdminError, match="host:port or unix:/path"):
         get_json(admin, "/status")
