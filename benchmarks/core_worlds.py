@@ -27,7 +27,7 @@ def built_module(name: str) -> ModuleType:
     source = HERE / f"{name}.pyx"
     found = sorted(BUILD.glob(f"{name}.*.so"))
     if not found or found[0].stat().st_mtime < source.stat().st_mtime:
-        extension = Extension(name, [str(source)], extra_compile_args=["-O2"])
+        extension = Extension(name, [str(source)], extra_compile_args=["-O3", "-fno-builtin-memset"])
         directives = {"language_level": "3", "binding": True}
         modules = cythonize([extension], compiler_directives=directives, build_dir=str(BUILD), quiet=True)
         command = Distribution({"ext_modules": modules}).get_command_obj("build_ext")

@@ -37,8 +37,10 @@ only fall. I2: an entry leaves HELD once.
 """
 
 cimport cython
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from cpython.mem cimport PyMem_Free
+from libc.string cimport memset
+
+from iop_fast._core.memory cimport doubled, duplicate, resized, zeroed
 
 
 cdef int32_t FIRST_CAPACITY = 64
@@ -77,9 +79,7 @@ cdef void turn_window(ProviderMeter* meter, int64_t now_ns) noexcept:
 # Lease table ----------------------------------------------------------------------------------------------------------
 
 cdef LeaseTable* new_table() except NULL:
-    cdef LeaseTable* table = <LeaseTable*>calloc(1, sizeof(LeaseTable))
-    if table is NULL:
-        raise MemoryError()
+    cdef LeaseTable* table = <LeaseTable*>zeroed(1, sizeof(LeaseTable))
     table.references = 1
     table.first_free = NONE
     table.first_dropped = NONE
@@ -90,8 +90,8 @@ cdef LeaseTable* new_table() except NULL:
 cdef inline void forget_table(LeaseTable* table) noexcept:
     table.references -= 1
     if table.references == 0:
-        free(table.entries)
-        free(table)
+        PyMem_Free(table.entries)
+        PyMem_Free(table)
 
 
 cdef void free_entry(LeaseTable* table, int32_t slot) noexcept:
@@ -163,20 +163,101 @@ cdef class Lease:
 
 cdef void* grown(void* rows, int32_t* capacity, size_t row_size) except NULL:
     """Double a table, at least to FIRST_CAPACITY rows."""
-    cdef int64_t wanted = max(FIRST_CAPACITY, <int64_t>capacity[0] * 2)
-    cdef void* moved
-    if wanted > 2_000_000_000:
-        raise MemoryError()
-    moved = realloc(rows, wanted * row_size)
-    if moved is NULL:
-        raise MemoryError()
-    capacity[0] = <int32_t>wanted
+    cdef int32_t wanted = doubled(capacity[0], FIRST_CAPACITY)
+    cdef void* moved = resized(rows, wanted, row_size)
+    capacity[0] = wanted
     return moved
 
 
-cdef void copy_rows(void* rows, const void* source, int64_t count, size_t row_size) noexcept:
-    if count > 0:  # an empty table has no memory at all
-        memcpy(rows, source, count * row_size)
+# Slots ----------------------------------------------------------------------------------------------------------------
+
+cdef int refuse_grant(Ledger ledger, str what, int32_t provider) except -1:
+    raise AssertionError(f"{what} on {ledger.keys[provider]}")
+
+
+cdef inline int32_t take(
+    Ledger ledger, int32_t provider, bint takes_long, int64_t now_ns, int64_t enqueued_at_ns
+) except -1:
+    """Take a slot; the caller has reserved an entry and tested that the slot is free."""
+    cdef LeaseTable* table = ledger.table
+    cdef ProviderState* row = &ledger.providers[provider]
+    cdef NodeState* node = &ledger.nodes[row.node]
+    cdef int32_t slot = table.first_free
+    cdef LeaseEntry* entry
+    if row.in_flight >= row.open_slots or slot == NONE:
+        refuse_grant(ledger, "I1: grant without a free live slot", provider)
+    if takes_long and row.long_in_flight >= row.long_capacity:
+        refuse_grant(ledger, "I3: long grant without a free long slot", provider)
+    entry = &table.entries[slot]
+    table.first_free = entry.node_next
+    table.used += 1
+    table.last_lease_id += 1
+    entry.lease_id = table.last_lease_id
+    entry.granted_at_ns = now_ns
+    entry.generation = node.generation
+    entry.provider = provider
+    entry.state = LEASE_HELD
+    entry.took_long = takes_long
+    entry.is_dropped = False
+    entry.node_previous = NONE
+    entry.node_next = node.first_lease
+    if node.first_lease != NONE:
+        table.entries[node.first_lease].node_previous = slot
+    node.first_lease = slot
+    row.in_flight += 1
+    row.long_in_flight += takes_long
+    ledger.grants += 1
+    row.last_grant = ledger.grants
+    observe(&ledger.meters[provider].waits, now_ns - enqueued_at_ns)
+    return slot
+
+
+cdef inline void name_lease(
+    Ledger ledger, Lease lease, int32_t slot, bint is_long, int64_t sequence, int64_t enqueued_at_ns
+) noexcept:
+    cdef LeaseEntry* entry = &ledger.table.entries[slot]
+    lease.table = ledger.table
+    ledger.table.references += 1
+    lease.slot = slot
+    lease.provider = entry.provider
+    lease.took_long = entry.took_long
+    lease.is_long = is_long
+    lease.lease_id = entry.lease_id
+    lease.generation = entry.generation
+    lease.sequence = sequence
+    lease.enqueued_at_ns = enqueued_at_ns
+    lease.granted_at_ns = entry.granted_at_ns
+
+
+cdef int refuse_return(Ledger ledger, int32_t slot) except -1:
+    cdef LeaseEntry* entry = &ledger.table.entries[slot]
+    if entry.state != LEASE_HELD:
+        raise AssertionError(f"I2: lease {entry.lease_id} ended twice")
+    raise AssertionError(f"I1: {ledger.keys[entry.provider]} would fall below zero")
+
+
+cdef inline int give_back(Ledger ledger, int32_t slot, int64_t now_ns) except -1:
+    """End a held entry: free what it took. The entry itself is left to the caller."""
+    cdef LeaseTable* table = ledger.table
+    cdef LeaseEntry* entry = &table.entries[slot]
+    cdef ProviderState* row = &ledger.providers[entry.provider]
+    cdef ProviderMeter* meter = &ledger.meters[entry.provider]
+    if entry.state != LEASE_HELD or row.in_flight <= 0 or row.long_in_flight < entry.took_long:
+        refuse_return(ledger, slot)
+    row.in_flight -= 1
+    row.long_in_flight -= entry.took_long
+    observe(&meter.leases, now_ns - entry.granted_at_ns)
+    if now_ns >= meter.window_end_ns:
+        turn_window(meter, now_ns)
+    meter.ends += 1
+    if entry.node_previous == NONE:
+        ledger.nodes[row.node].first_lease = entry.node_next
+    else:
+        table.entries[entry.node_previous].node_next = entry.node_next
+    if entry.node_next != NONE:
+        table.entries[entry.node_next].node_previous = entry.node_previous
+    entry.state = LEASE_LOST
+    return 0
 
 
 @cython.final
@@ -190,9 +271,9 @@ cdef class Ledger:
         self.table = new_table()
 
     def __dealloc__(self):
-        free(self.providers)
-        free(self.meters)
-        free(self.nodes)
+        PyMem_Free(self.providers)
+        PyMem_Free(self.meters)
+        PyMem_Free(self.nodes)
         if self.table is not NULL:
             forget_table(self.table)
 
@@ -206,6 +287,7 @@ cdef class Ledger:
         if self.node_count == self.node_capacity:
             self.nodes = <NodeState*>grown(self.nodes, &self.node_capacity, sizeof(NodeState))
         node = self.node_count
+        del self.node_ids[node:]  # what an attempt left that ran out of memory
         self.node_ids.append(node_id)
         self.node_index[node_id] = node
         self.nodes[node].generation = -1
@@ -227,6 +309,7 @@ cdef class Ledger:
             self.meters = <ProviderMeter*>grown(self.meters, &self.meter_capacity, sizeof(ProviderMeter))
             self.providers = <ProviderState*>grown(self.providers, &self.provider_capacity, sizeof(ProviderState))
         provider = self.provider_count
+        del self.keys[provider:]  # what an attempt left that ran out of memory
         self.keys.append(key)
         self.key_index[key] = provider
         row = &self.providers[provider]
@@ -247,6 +330,7 @@ cdef class Ledger:
             and row.capacity > 0
             and self.nodes[row.node].link == LINK_READY
         )
+        row.open_slots = row.capacity if row.is_live else 0
 
     cdef int reserve_leases(self, int64_t wanted) except -1:
         """Make sure that `wanted` more leases can be taken without allocating."""
@@ -261,92 +345,29 @@ cdef class Ledger:
                 table.first_free = slot
         return 0
 
-    cdef int refuse_grant(self, str what, int32_t provider) except -1:
-        raise AssertionError(f"{what} on {self.keys[provider]}")
-
     cdef int32_t take(self, int32_t provider, bint takes_long, int64_t now_ns, int64_t enqueued_at_ns) except -1:
-        """Take a slot; the caller has reserved an entry and tested that the slot is free."""
-        cdef LeaseTable* table = self.table
-        cdef ProviderState* row = &self.providers[provider]
-        cdef NodeState* node = &self.nodes[row.node]
-        cdef int32_t slot = table.first_free
-        cdef LeaseEntry* entry
-        if not row.is_live or row.in_flight >= row.capacity or slot == NONE:
-            self.refuse_grant("I1: grant without a free live slot", provider)
-        if takes_long and row.long_in_flight >= row.long_capacity:
-            self.refuse_grant("I3: long grant without a free long slot", provider)
-        entry = &table.entries[slot]
-        table.first_free = entry.node_next
-        table.used += 1
-        table.last_lease_id += 1
-        entry.lease_id = table.last_lease_id
-        entry.granted_at_ns = now_ns
-        entry.generation = node.generation
-        entry.provider = provider
-        entry.state = LEASE_HELD
-        entry.took_long = takes_long
-        entry.is_dropped = False
-        entry.node_previous = NONE
-        entry.node_next = node.first_lease
-        if node.first_lease != NONE:
-            table.entries[node.first_lease].node_previous = slot
-        node.first_lease = slot
-        row.in_flight += 1
-        row.long_in_flight += takes_long
-        self.grants += 1
-        row.last_grant = self.grants
-        observe(&self.meters[provider].waits, now_ns - enqueued_at_ns)
-        return slot
+        """Take a slot for a waiter; its Lease is made later."""
+        return take(self, provider, takes_long, now_ns, enqueued_at_ns)
 
-    cdef Lease make_lease(self, int32_t slot, bint is_long, int64_t sequence, int64_t enqueued_at_ns):
-        """The one Lease object of an entry, HELD or LOST."""
-        cdef LeaseEntry* entry = &self.table.entries[slot]
-        cdef Lease lease = Lease.__new__(Lease)
-        lease.table = self.table
-        self.table.references += 1
-        lease.slot = slot
-        lease.provider = entry.provider
-        lease.took_long = entry.took_long
-        lease.is_long = is_long
-        lease.lease_id = entry.lease_id
-        lease.generation = entry.generation
-        lease.sequence = sequence
-        lease.enqueued_at_ns = enqueued_at_ns
-        lease.granted_at_ns = entry.granted_at_ns
+    cdef Lease take_lease(
+        self, int32_t provider, bint takes_long, int64_t now_ns, bint is_long, int64_t sequence, int64_t enqueued_at_ns
+    ):
+        """Take a slot and return its Lease at once."""
+        cdef Lease lease = Lease.__new__(Lease)  # first: memory may run out, and then nothing has changed
+        name_lease(
+            self, lease, take(self, provider, takes_long, now_ns, enqueued_at_ns), is_long, sequence, enqueued_at_ns
+        )
         return lease
 
-    cdef int refuse_return(self, int32_t slot) except -1:
-        cdef LeaseEntry* entry = &self.table.entries[slot]
-        if entry.state != LEASE_HELD:
-            raise AssertionError(f"I2: lease {entry.lease_id} ended twice")
-        raise AssertionError(f"I1: {self.keys[entry.provider]} would fall below zero")
-
-    cdef int give_back(self, int32_t slot, int64_t now_ns) except -1:
-        """End a held entry: free what it took. The entry itself is left to the caller."""
-        cdef LeaseTable* table = self.table
-        cdef LeaseEntry* entry = &table.entries[slot]
-        cdef ProviderState* row = &self.providers[entry.provider]
-        cdef ProviderMeter* meter = &self.meters[entry.provider]
-        if entry.state != LEASE_HELD or row.in_flight <= 0 or row.long_in_flight < entry.took_long:
-            self.refuse_return(slot)
-        row.in_flight -= 1
-        row.long_in_flight -= entry.took_long
-        observe(&meter.leases, now_ns - entry.granted_at_ns)
-        if now_ns >= meter.window_end_ns:
-            turn_window(meter, now_ns)
-        meter.ends += 1
-        if entry.node_previous == NONE:
-            self.nodes[row.node].first_lease = entry.node_next
-        else:
-            table.entries[entry.node_previous].node_next = entry.node_next
-        if entry.node_next != NONE:
-            table.entries[entry.node_next].node_previous = entry.node_previous
-        entry.state = LEASE_LOST
-        return 0
+    cdef Lease make_lease(self, int32_t slot, bint is_long, int64_t sequence, int64_t enqueued_at_ns):
+        """The one Lease of an entry, HELD or LOST."""
+        cdef Lease lease = Lease.__new__(Lease)
+        name_lease(self, lease, slot, is_long, sequence, enqueued_at_ns)
+        return lease
 
     cdef int end_held(self, int32_t slot, int64_t now_ns) except -1:
         """End a held lease whose Lease object knows of it or is gone."""
-        self.give_back(slot, now_ns)
+        give_back(self, slot, now_ns)
         free_entry(self.table, slot)
         return 0
 
@@ -364,7 +385,7 @@ cdef class Ledger:
         cdef int32_t slot
         while self.nodes[node].first_lease != NONE:
             slot = self.nodes[node].first_lease
-            self.give_back(slot, now_ns)
+            give_back(self, slot, now_ns)
             if self.table.entries[slot].is_dropped:
                 undrop_entry(self.table, slot)
                 free_entry(self.table, slot)
@@ -387,19 +408,13 @@ cdef class Ledger:
         twin.node_ids = self.node_ids.copy()
         twin.node_index = self.node_index.copy()
         twin.grants = self.grants
-        twin.providers = <ProviderState*>malloc(max(1, self.provider_count) * sizeof(ProviderState))
-        twin.meters = <ProviderMeter*>malloc(max(1, self.provider_count) * sizeof(ProviderMeter))
-        twin.nodes = <NodeState*>malloc(max(1, self.node_count) * sizeof(NodeState))
-        table = twin.table
-        table.entries = <LeaseEntry*>malloc(max(1, self.table.capacity) * sizeof(LeaseEntry))
-        if twin.providers is NULL or twin.meters is NULL or twin.nodes is NULL or table.entries is NULL:
-            raise MemoryError()
-        copy_rows(twin.providers, self.providers, self.provider_count, sizeof(ProviderState))
-        copy_rows(twin.meters, self.meters, self.provider_count, sizeof(ProviderMeter))
+        twin.providers = <ProviderState*>duplicate(self.providers, self.provider_count, sizeof(ProviderState))
+        twin.meters = <ProviderMeter*>duplicate(self.meters, self.provider_count, sizeof(ProviderMeter))
         twin.provider_count = twin.provider_capacity = twin.meter_capacity = self.provider_count
-        copy_rows(twin.nodes, self.nodes, self.node_count, sizeof(NodeState))
+        twin.nodes = <NodeState*>duplicate(self.nodes, self.node_count, sizeof(NodeState))
         twin.node_count = twin.node_capacity = self.node_count
-        copy_rows(table.entries, self.table.entries, self.table.capacity, sizeof(LeaseEntry))
+        table = twin.table
+        table.entries = <LeaseEntry*>duplicate(self.table.entries, self.table.capacity, sizeof(LeaseEntry))
         table.last_lease_id = self.table.last_lease_id
         table.capacity = self.table.capacity
         table.used = self.table.used

@@ -24,19 +24,19 @@ After a commit Staging holds what was replaced, and frees it.
 """
 
 cimport cython
-from libc.stdlib cimport calloc, free
+from cpython.mem cimport PyMem_Free
 from libc.string cimport memcmp, memcpy
 
 from iop_fast._core.ledger cimport NONE, ProviderState
-from iop_fast._core.wait_queue cimport duplicate
+from iop_fast._core.memory cimport duplicate, zeroed
 
 
-cdef void* allocated(int64_t count, size_t row_size) except NULL:
-    """Zeroed rows, at least one."""
-    cdef void* rows = calloc(max(1, count), row_size)
-    if rows is NULL:
-        raise MemoryError()
-    return rows
+cdef bint has_long_slots(const ModelState* model, const ProviderState* providers) noexcept:
+    cdef int32_t place
+    for place in range(model.count):
+        if providers[model.candidates[place]].long_capacity > 0:
+            return True
+    return False
 
 
 @cython.final
@@ -44,15 +44,15 @@ cdef class Staging:
 
     def __dealloc__(self):
         cdef int32_t row
-        free(self.order)
-        free(self.touched)
+        PyMem_Free(self.order)
+        PyMem_Free(self.touched)
         if self.is_new is not NULL:
             for row in range(self.model_count):
                 if self.is_new[row]:
-                    free(self.models[row].candidates)
-        free(self.models)
-        free(self.is_new)
-        free(self.can)
+                    PyMem_Free(self.models[row].candidates)
+        PyMem_Free(self.models)
+        PyMem_Free(self.is_new)
+        PyMem_Free(self.providers)
 
 
 @cython.final
@@ -68,9 +68,9 @@ cdef class Catalog:
     def __dealloc__(self):
         cdef int32_t row
         for row in range(self.model_count):
-            free(self.models[row].candidates)
-        free(self.models)
-        free(self.order)
+            PyMem_Free(self.models[row].candidates)
+        PyMem_Free(self.models)
+        PyMem_Free(self.order)
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -95,8 +95,8 @@ cdef class Catalog:
         self.stage_providers(staging, tuple(plan.providers))
         self.stage_models(staging, plan.models)
         self.check_candidates(staging)
-        self.queue.reserve_providers(self.ledger.provider_count)
-        if self.queue.line_count > 0 and (staging.changes_mapping or staging.changes_can):
+        self.queue.index.reserve_providers(self.ledger.provider_count)
+        if self.queue.line_count > 0 and (staging.changes_mapping or staging.changes_can or staging.changes_long):
             self.stage_index(staging)
         return staging
 
@@ -106,9 +106,9 @@ cdef class Catalog:
         cdef ProviderState* row
         cdef object spec
         staging.specs = specs
-        staging.order = <int32_t*>allocated(count, sizeof(int32_t))
+        staging.order = <int32_t*>zeroed(count, sizeof(int32_t))
         staging.order_count = count
-        staging.touched = <StagedProvider*>allocated(count, sizeof(StagedProvider))
+        staging.touched = <StagedProvider*>zeroed(count, sizeof(StagedProvider))
         for place in range(count):
             spec = specs[place]
             is_same = place < self.order_count and self.specs[place] is spec
@@ -154,8 +154,8 @@ cdef class Catalog:
         cdef int32_t row, kept = 0, count
         cdef object name, mapping
         count = self.model_count + <int32_t>len(models)
-        staging.models = <ModelState*>allocated(count, sizeof(ModelState))
-        staging.is_new = <uint8_t*>allocated(count, sizeof(uint8_t))
+        staging.models = <ModelState*>zeroed(count, sizeof(ModelState))
+        staging.is_new = <uint8_t*>zeroed(count, sizeof(uint8_t))
         staging.model_count = self.model_count
         if self.model_count > 0:
             memcpy(staging.models, self.models, self.model_count * sizeof(ModelState))
@@ -192,7 +192,7 @@ cdef class Catalog:
 
     cdef int stage_model(self, Staging staging, str name, object mapping) except -1:
         cdef int32_t row = staging.names.get(name, NONE), count = <int32_t>len(mapping), place = 0
-        cdef int32_t* candidates = <int32_t*>allocated(count, sizeof(int32_t))
+        cdef int32_t* candidates = <int32_t*>zeroed(count, sizeof(int32_t))
         cdef ModelState* model
         cdef int32_t provider
         try:
@@ -211,12 +211,12 @@ cdef class Catalog:
                 staging.names[name] = row
                 staging.new_rows.append(row)
         except BaseException:
-            free(candidates)
+            PyMem_Free(candidates)
             raise
         model = &staging.models[row]
         staging.mappings[row] = mapping
         if model.count == count and memcmp(model.candidates, candidates, count * sizeof(int32_t)) == 0:
-            free(candidates)  # another object that says the same
+            PyMem_Free(candidates)  # another object that says the same
             candidates = model.candidates
         else:
             staging.is_new[row] = True
@@ -249,13 +249,19 @@ cdef class Catalog:
         return 0
 
     cdef int stage_index(self, Staging staging) except -1:
-        cdef int32_t provider, place
-        staging.can = <uint64_t*>allocated(self.ledger.provider_count, sizeof(uint64_t))
-        for provider in range(self.ledger.provider_count):
-            staging.can[provider] = self.ledger.providers[provider].can
+        """Build the index of lines for the plan: on copies of what it will change."""
+        cdef int32_t row, place
+        cdef StagedProvider* staged
+        staging.providers = <ProviderState*>duplicate(
+            self.ledger.providers, self.ledger.provider_count, sizeof(ProviderState)
+        )
         for place in range(staging.touched_count):
-            staging.can[staging.touched[place].provider] = staging.touched[place].can
-        staging.index = self.queue.build_index(staging.models, staging.can, self.ledger.provider_count)
+            staged = &staging.touched[place]
+            staging.providers[staged.provider].can = staged.can
+            staging.providers[staged.provider].long_capacity = staged.long_capacity
+        for row in range(staging.model_count):
+            staging.models[row].has_long = has_long_slots(&staging.models[row], staging.providers)
+        staging.index = self.queue.build_index(staging.models, staging.providers, self.ledger.provider_count)
         return 0
 
     # Taking over ------------------------------------------------------------------------------------------------------
@@ -270,7 +276,7 @@ cdef class Catalog:
                 row = &self.ledger.providers[self.order[place]]
                 if row.plan_mark != self.plan_mark:
                     row.is_planned = False
-                    row.is_live = False
+                    self.ledger.update_live(self.order[place])
         self.order, staging.order = staging.order, self.order
         self.order_count = staging.order_count
         self.models, staging.models = staging.models, self.models
@@ -283,7 +289,7 @@ cdef class Catalog:
         if staging.changes_long or staging.changes_mapping:
             self.update_has_long()
         if staging.index is not None:
-            self.queue.adopt_index(staging.index)
+            self.queue.index, staging.index = staging.index, self.queue.index
 
     cdef void apply_spec(self, const StagedProvider* staged) noexcept:
         cdef ProviderState* row = &self.ledger.providers[staged.provider]
@@ -300,20 +306,17 @@ cdef class Catalog:
     cdef void update_has_long(self) noexcept:
         cdef int32_t row
         for row in range(self.model_count):
-            self.models[row].has_long = self.has_long_slots(&self.models[row])
+            self.models[row].has_long = has_long_slots(&self.models[row], self.ledger.providers)
 
-    cdef bint has_long_slots(self, const ModelState* model) noexcept:
-        cdef int32_t place
-        for place in range(model.count):
-            if self.ledger.providers[model.candidates[place]].long_capacity > 0:
-                return True
-        return False
+    cdef bint is_due(self, int64_t enqueued_at_ns, int64_t now_ns) noexcept:
+        """Whether the deadline of a waiter has come."""
+        return self.queue_timeout_ns > 0 and now_ns - enqueued_at_ns >= self.queue_timeout_ns
 
     cdef Catalog copy(self, Ledger ledger, WaitQueue queue):
         """The same catalog over copies of its ledger and queue."""
         cdef Catalog twin = Catalog.__new__(Catalog, ledger, queue)
         cdef int32_t row
-        twin.models = <ModelState*>allocated(self.model_count, sizeof(ModelState))
+        twin.models = <ModelState*>zeroed(self.model_count, sizeof(ModelState))
         for row in range(self.model_count):
             twin.models[row] = self.models[row]
             twin.models[row].candidates = NULL
@@ -329,6 +332,7 @@ cdef class Catalog:
         twin.specs = self.specs
         twin.plan_mark = self.plan_mark
         twin.model_mark = self.model_mark
+        twin.overhang = self.overhang
         twin.queue_limit = self.queue_limit
         twin.queue_timeout_ns = self.queue_timeout_ns
         return twin

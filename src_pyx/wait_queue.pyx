@@ -23,57 +23,33 @@ keep the number they once got; they stand in a list of their own, as they are fe
 its tail, and no search ever walks over the waiters that came by the door. All waiters share one timeout, so deadlines
 are in sequence order too and the next one is that of one of the two heads.
 
-The *index* provider -> lines lists for each provider the lines it could serve if it were live and had a slot: the
-catalog maps the line's model to it, it can do the line's needs and is not excluded. It is kept as lines come and go
-(O(candidates of the model) each) and built anew, aside, when a plan changes a mapping or an ability. Slots, liveness
-and the class of long requests change without touching it.
+Which lines a provider can serve, oldest first, says the *index* (line_index.pyx), which also keeps the sequence of each
+line's head. It is kept as lines come and go, and built anew, aside, when a plan changes a mapping, an ability or long
+slots. Slots in use, liveness and capacity change without touching it.
 
 *Marks* and the *heap* are scratch memory of one step: the lines that a step may have affected, each once, and those
 among them that are worked off in global order of their heads. Both have room for every line at any time, so that a step
 that has begun to decide never allocates.
+
+Memory: a waiter takes 120 bytes here (its entry 48, the Waiter object 64, its place in the table 8), a line about 110
+and 24 for each provider that can serve it.
 """
 
 cimport cython
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from cpython.mem cimport PyMem_Free
+from libc.string cimport memset
 
 from iop_fast._core.ledger cimport NONE
+from iop_fast._core.line_index cimport LineHeap
+from iop_fast._core.memory cimport doubled, duplicate, resized
 
 cdef int32_t FIRST_CAPACITY = 16
-
-
-cdef int32_t doubled(int32_t capacity) except -1:
-    if capacity > 1_000_000_000:
-        raise MemoryError()
-    return max(FIRST_CAPACITY, capacity * 2)
-
-
-cdef void* resized(void* rows, int64_t count, size_t row_size) except NULL:
-    cdef void* moved = realloc(rows, max(1, count) * row_size)
-    if moved is NULL:
-        raise MemoryError()
-    return moved
-
-
-cdef void* duplicate(const void* rows, int64_t count, size_t row_size) except NULL:
-    cdef void* twin = malloc(max(1, count) * row_size)
-    if twin is NULL:
-        raise MemoryError()
-    if count > 0:
-        memcpy(twin, rows, count * row_size)
-    return twin
 
 
 cdef inline uint32_t line_hash(int32_t model, bint is_long, uint64_t needs, int32_t excluded) noexcept:
     cdef uint64_t mixed = needs ^ (<uint64_t>(<uint32_t>model) << 32) ^ (<uint32_t>excluded * <uint64_t>2 + is_long)
     mixed = (mixed ^ (mixed >> 31)) * <uint64_t>0x9E3779B97F4A7C15
     return <uint32_t>(mixed >> 32)
-
-
-cdef inline bint is_member(
-    int32_t provider, uint64_t can, uint64_t needs, int32_t excluded
-) noexcept:
-    return provider != excluded and can & needs == needs
 
 
 @cython.final
@@ -89,35 +65,10 @@ cdef class Waiter:
 
 
 @cython.final
-cdef class LineIndex:
-
-    def __dealloc__(self):
-        cdef int32_t row
-        if self.of_provider is not NULL:
-            for row in range(self.provider_count):
-                free(self.of_provider[row].refs)
-            free(self.of_provider)
-        if self.members_of is not NULL:
-            for row in range(self.line_count):
-                free(self.members_of[row])
-            free(self.members_of)
-        free(self.member_counts)
-
-
-cdef int append_ref(ProviderLines* lines, int32_t line, int32_t member) except -1:
-    if lines.count == lines.capacity:
-        lines.refs = <LineRef*>resized(lines.refs, max(4, lines.capacity * 2), sizeof(LineRef))
-        lines.capacity = max(4, lines.capacity * 2)
-    lines.refs[lines.count].line = line
-    lines.refs[lines.count].member = member
-    lines.count += 1
-    return 0
-
-
-@cython.final
 cdef class WaitQueue:
 
     def __cinit__(self):
+        self.index = LineIndex.__new__(LineIndex)
         self.waiters = []
         self.first_free = self.first_free_line = NONE
         self.first_decided = self.last_decided = NONE
@@ -126,35 +77,19 @@ cdef class WaitQueue:
         self.mark = 1
 
     def __dealloc__(self):
-        cdef int32_t row
-        for row in range(self.line_capacity):
-            free(self.lines[row].members)
-        for row in range(self.provider_capacity):
-            free(self.of_provider[row].refs)
-        free(self.lines)
-        free(self.of_provider)
-        free(self.entries)
-        free(self.buckets)
-        free(self.marked)
-        free(self.heap)
+        PyMem_Free(self.lines)
+        PyMem_Free(self.entries)
+        PyMem_Free(self.buckets)
+        PyMem_Free(self.marked)
+        PyMem_Free(self.heap)
 
     # Room: the only methods that allocate; none changes what the queue says.
-
-    cdef int reserve_providers(self, int32_t count) except -1:
-        if count > self.provider_capacity:
-            count = max(count, self.provider_capacity * 2)
-            self.of_provider = <ProviderLines*>resized(self.of_provider, count, sizeof(ProviderLines))
-            memset(
-                self.of_provider + self.provider_capacity, 0, (count - self.provider_capacity) * sizeof(ProviderLines)
-            )
-            self.provider_capacity = count
-        return 0
 
     cdef int reserve_entry(self) except -1:
         cdef int32_t slot, first = self.entry_capacity, wanted
         if self.first_free != NONE:
             return 0
-        wanted = doubled(first)
+        wanted = doubled(first, FIRST_CAPACITY)
         self.waiters.extend([None] * (wanted - len(self.waiters)))
         self.entries = <WaiterEntry*>resized(self.entries, wanted, sizeof(WaiterEntry))
         self.entry_capacity = wanted
@@ -168,10 +103,11 @@ cdef class WaitQueue:
         cdef int32_t row, bucket, first = self.line_capacity, wanted
         if self.first_free_line != NONE:
             return 0
-        wanted = doubled(first)
+        wanted = doubled(first, FIRST_CAPACITY)
         self.marked = <int32_t*>resized(self.marked, wanted, sizeof(int32_t))
         self.heap = <int32_t*>resized(self.heap, wanted, sizeof(int32_t))
         self.buckets = <int32_t*>resized(self.buckets, wanted, sizeof(int32_t))
+        self.index.reserve_lines(wanted)
         self.lines = <Line*>resized(self.lines, wanted, sizeof(Line))
         memset(self.lines + first, 0, (wanted - first) * sizeof(Line))
         self.line_capacity = wanted
@@ -206,10 +142,11 @@ cdef class WaitQueue:
         return NONE
 
     cdef int32_t open_line(
-        self, int32_t model, bint is_long, uint64_t needs, int32_t excluded,
+        self, int32_t model, bint is_long, uint64_t needs, int32_t excluded, int64_t sequence,
         const ModelState* catalog, const ProviderState* providers,
     ) except -1:
-        """The row of a line, made when there is none. A new one must get a waiter at once: an empty line is none."""
+        """The row of a line, made when there is none. A new one must get the waiter of that sequence at once: an empty
+        line is none."""
         cdef int32_t row = self.find_line(model, is_long, needs, excluded)
         cdef int32_t bucket
         cdef Line* line
@@ -218,16 +155,14 @@ cdef class WaitQueue:
         self.reserve_line()
         row = self.first_free_line
         line = &self.lines[row]
-        line.members = <Membership*>resized(NULL, catalog.count, sizeof(Membership))
+        self.index.link(row, sequence, is_long, needs, excluded, catalog, providers)
         line.model = model
         line.is_long = is_long
         line.needs = needs
         line.excluded = excluded
-        line.member_count = 0
         line.waiting = 0
         line.head = line.tail = NONE
         line.mark = 0
-        self.link_members(row, catalog, providers)
         self.first_free_line = line.chain_next
         bucket = self.bucket_of(row)
         line.chain_next = self.buckets[bucket]
@@ -235,48 +170,13 @@ cdef class WaitQueue:
         self.line_count += 1
         return row
 
-    cdef int link_members(self, int32_t row, const ModelState* catalog, const ProviderState* providers) except -1:
-        cdef Line* line = &self.lines[row]
-        cdef int32_t place, provider
-        cdef ProviderLines* of_provider
-        try:
-            for place in range(catalog.count):
-                provider = catalog.candidates[place]
-                if is_member(provider, providers[provider].can, line.needs, line.excluded):
-                    of_provider = &self.of_provider[provider]
-                    append_ref(of_provider, row, line.member_count)
-                    line.members[line.member_count].provider = provider
-                    line.members[line.member_count].position = of_provider.count - 1
-                    line.member_count += 1
-        except MemoryError:
-            self.unlink_members(row)
-            raise
-        return 0
-
-    cdef void unlink_members(self, int32_t row) noexcept:
-        """Take a line out of the index: the last line of each provider moves into its place."""
-        cdef Line* line = &self.lines[row]
-        cdef ProviderLines* of_provider
-        cdef LineRef* last
-        cdef int32_t member, position
-        for member in range(line.member_count):
-            of_provider = &self.of_provider[line.members[member].provider]
-            position = line.members[member].position
-            of_provider.count -= 1
-            last = &of_provider.refs[of_provider.count]
-            of_provider.refs[position] = last[0]
-            self.lines[last.line].members[last.member].position = position
-        free(line.members)
-        line.members = NULL
-        line.member_count = 0
-
     cdef void close_line(self, int32_t row) noexcept:
         cdef Line* line = &self.lines[row]
         cdef int32_t* link = &self.buckets[self.bucket_of(row)]
         while link[0] != row:
             link = &self.lines[link[0]].chain_next
         link[0] = line.chain_next
-        self.unlink_members(row)
+        self.index.unlink(row)
         line.chain_next = self.first_free_line
         self.first_free_line = row
         self.line_count -= 1
@@ -311,7 +211,8 @@ cdef class WaitQueue:
         if before == NONE:
             entry.line_next = line.head
             line.head = slot
-            line.head_sequence = entry.sequence
+            if entry.line_next != NONE:
+                self.index.lower_head(entry.line, entry.sequence)
         else:
             entry.line_next = self.entries[before].line_next
             self.entries[before].line_next = slot
@@ -351,7 +252,7 @@ cdef class WaitQueue:
         if entry.line_previous == NONE:
             line.head = entry.line_next
             if line.head != NONE:
-                line.head_sequence = self.entries[line.head].sequence
+                self.index.raise_head(entry.line, self.entries[line.head].sequence)
         else:
             self.entries[entry.line_previous].line_next = entry.line_next
         line.waiting -= 1
@@ -427,10 +328,13 @@ cdef class WaitQueue:
 
     cdef void mark_provider(self, int32_t provider) noexcept:
         """Mark the lines that a provider may serve."""
-        cdef ProviderLines* lines = &self.of_provider[provider]
+        self.mark_heap(self.index.heap_of(provider, False))
+        self.mark_heap(self.index.heap_of(provider, True))
+
+    cdef void mark_heap(self, LineHeap* heap) noexcept:
         cdef int32_t place
-        for place in range(lines.count):
-            self.mark_line(lines.refs[place].line)
+        for place in range(heap.count):
+            self.mark_line(heap.refs[place].line)
 
     cdef void mark_all(self) noexcept:
         cdef int32_t row
@@ -438,13 +342,16 @@ cdef class WaitQueue:
             if self.lines[row].waiting > 0:
                 self.mark_line(row)
 
+    cdef inline int64_t head_sequence(self, int32_t row) noexcept:
+        return self.index.lines[row].head_sequence
+
     cdef void heap_push(self, int32_t row) noexcept:
         cdef int32_t place = self.heap_count, parent
-        cdef int64_t sequence = self.lines[row].head_sequence
+        cdef int64_t sequence = self.head_sequence(row)
         self.heap_count += 1
         while place > 0:
             parent = (place - 1) >> 1
-            if self.lines[self.heap[parent]].head_sequence <= sequence:
+            if self.head_sequence(self.heap[parent]) <= sequence:
                 break
             self.heap[place] = self.heap[parent]
             place = parent
@@ -453,17 +360,17 @@ cdef class WaitQueue:
     cdef void heap_settle(self) noexcept:
         """Put the top, whose head sequence has risen, to where it belongs."""
         cdef int32_t place = 0, child, row = self.heap[0]
-        cdef int64_t sequence = self.lines[row].head_sequence
+        cdef int64_t sequence = self.head_sequence(row)
         while True:
             child = 2 * place + 1
             if child >= self.heap_count:
                 break
             if (
                 child + 1 < self.heap_count
-                and self.lines[self.heap[child + 1]].head_sequence < self.lines[self.heap[child]].head_sequence
+                and self.head_sequence(self.heap[child + 1]) < self.head_sequence(self.heap[child])
             ):
                 child += 1
-            if self.lines[self.heap[child]].head_sequence >= sequence:
+            if self.head_sequence(self.heap[child]) >= sequence:
                 break
             self.heap[place] = self.heap[child]
             place = child
@@ -478,57 +385,26 @@ cdef class WaitQueue:
 
     # Plans and copies.
 
-    cdef LineIndex build_index(self, const ModelState* models, const uint64_t* can, int32_t provider_count):
-        """The index of the waiting lines under other mappings and abilities. Changes nothing."""
+    cdef LineIndex build_index(self, const ModelState* models, const ProviderState* providers, int32_t provider_count):
+        """The index of the waiting lines under other models and providers. Changes nothing."""
         cdef LineIndex index = LineIndex.__new__(LineIndex)
-        cdef int32_t row, place, provider
-        cdef const ModelState* catalog
+        cdef int32_t row
         cdef Line* line
-        cdef Membership* members
-        index.of_provider = <ProviderLines*>calloc(max(1, provider_count), sizeof(ProviderLines))
-        index.provider_count = provider_count
-        index.members_of = <Membership**>calloc(max(1, self.line_capacity), sizeof(Membership*))
-        index.member_counts = <int32_t*>calloc(max(1, self.line_capacity), sizeof(int32_t))
-        index.line_count = self.line_capacity
-        if index.of_provider is NULL or index.members_of is NULL or index.member_counts is NULL:
-            raise MemoryError()
+        index.reserve_providers(provider_count)
+        index.reserve_lines(self.line_capacity)
         for row in range(self.line_capacity):
             line = &self.lines[row]
-            if line.waiting == 0:
-                continue
-            catalog = &models[line.model]
-            members = <Membership*>resized(NULL, catalog.count, sizeof(Membership))
-            index.members_of[row] = members
-            for place in range(catalog.count):
-                provider = catalog.candidates[place]
-                if is_member(provider, can[provider], line.needs, line.excluded):
-                    append_ref(&index.of_provider[provider], row, index.member_counts[row])
-                    members[index.member_counts[row]].provider = provider
-                    members[index.member_counts[row]].position = index.of_provider[provider].count - 1
-                    index.member_counts[row] += 1
+            if line.waiting > 0:
+                index.link(
+                    row, self.head_sequence(row), line.is_long, line.needs, line.excluded, &models[line.model],
+                    providers,
+                )
         return index
-
-    cdef void adopt_index(self, LineIndex index) noexcept:
-        """Take over an index that was built for the lines as they are; the old one goes with `index`."""
-        cdef int32_t row, count
-        cdef Membership* members
-        cdef ProviderLines lines
-        for row in range(index.line_count):
-            members = self.lines[row].members
-            count = self.lines[row].member_count
-            self.lines[row].members = index.members_of[row]
-            self.lines[row].member_count = index.member_counts[row]
-            index.members_of[row] = members
-            index.member_counts[row] = count
-        for row in range(index.provider_count):
-            lines = self.of_provider[row]
-            self.of_provider[row] = index.of_provider[row]
-            index.of_provider[row] = lines
 
     cdef WaitQueue copy(self):
         """An independent queue with the same waiters, without their owners and without decisions."""
         cdef WaitQueue twin = WaitQueue.__new__(WaitQueue)
-        cdef int32_t row, slot
+        cdef int32_t slot
         twin.waiters = [None] * self.entry_capacity
         twin.entries = <WaiterEntry*>duplicate(self.entries, self.entry_capacity, sizeof(WaiterEntry))
         twin.entry_capacity = self.entry_capacity
@@ -536,20 +412,8 @@ cdef class WaitQueue:
         twin.heap = <int32_t*>duplicate(self.heap, self.line_capacity, sizeof(int32_t))
         twin.buckets = <int32_t*>duplicate(self.buckets, self.line_capacity, sizeof(int32_t))
         twin.lines = <Line*>duplicate(self.lines, self.line_capacity, sizeof(Line))
-        for row in range(self.line_capacity):
-            twin.lines[row].members = NULL
         twin.line_capacity = self.line_capacity
-        twin.reserve_providers(self.provider_capacity)
-        for row in range(self.line_capacity):
-            if self.lines[row].waiting > 0:
-                twin.lines[row].members = <Membership*>duplicate(
-                    self.lines[row].members, self.lines[row].member_count, sizeof(Membership)
-                )
-        for row in range(self.provider_capacity):
-            twin.of_provider[row].refs = <LineRef*>duplicate(
-                self.of_provider[row].refs, self.of_provider[row].count, sizeof(LineRef)
-            )
-            twin.of_provider[row].count = twin.of_provider[row].capacity = self.of_provider[row].count
+        twin.index = self.index.copy()
         twin.first_free = self.first_free
         twin.first_free_line = self.first_free_line
         twin.line_count = self.line_count
@@ -567,9 +431,10 @@ cdef class WaitQueue:
 
     cdef int verify(self) except -1:
         """Assert that lines, order, index and table tell the same story; O(entries + lines x candidates)."""
-        cdef int32_t row, slot, waiting = 0, lines = 0, place, provider
-        cdef LineRef* ref
+        cdef int32_t row, slot, waiting = 0, lines = 0
         for row in range(self.line_capacity):
+            is_indexed = self.index.lines[row].members is not NULL
+            assert is_indexed == (self.lines[row].waiting > 0), "I4: a line is not indexed, or one that is gone"
             if self.lines[row].waiting == 0:
                 continue
             lines += 1
@@ -578,12 +443,7 @@ cdef class WaitQueue:
         assert waiting == self.fresh.count + self.readmitted.count, f"I7: {waiting} in lines, not as many in order"
         self.verify_order(&self.fresh, False)
         self.verify_order(&self.readmitted, True)
-        for provider in range(self.provider_capacity):
-            for place in range(self.of_provider[provider].count):
-                ref = &self.of_provider[provider].refs[place]
-                assert self.lines[ref.line].waiting > 0, "I4: the index names a line that is gone"
-                assert self.lines[ref.line].members[ref.member].provider == provider, "I4: index and line disagree"
-                assert self.lines[ref.line].members[ref.member].position == place, "I4: index and line disagree"
+        self.index.verify()
         for slot in range(self.entry_capacity):
             if self.entries[slot].is_used and self.entries[slot].line != NONE:
                 waiting -= 1
@@ -595,7 +455,7 @@ cdef class WaitQueue:
         cdef int32_t slot = line.head, previous = NONE, count = 0
         cdef int64_t sequence = -1
         assert self.find_line(line.model, line.is_long, line.needs, line.excluded) == row, "I5: two lines of one kind"
-        assert line.head_sequence == self.entries[line.head].sequence, "I5: stale head sequence"
+        assert self.head_sequence(row) == self.entries[line.head].sequence, "I5: stale head sequence"
         while slot != NONE:
             assert self.entries[slot].line == row and self.entries[slot].line_previous == previous, "I7: broken line"
             assert self.entries[slot].sequence > sequence, "I5: a line is out of order"

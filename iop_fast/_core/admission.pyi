@@ -10,95 +10,18 @@ waiter may end, and its owner be called, before the `submit` that made it has re
 same step freed a slot for it.
 """
 
-from collections.abc import Mapping, Sequence
-from enum import IntEnum
-from typing import NamedTuple, Protocol, final
+from collections.abc import Mapping
+from typing import final
 
 from iop_fast._core.ledger import Lease as Lease
+from iop_fast._core.records import Explanation as Explanation
+from iop_fast._core.records import MeterRow as MeterRow
+from iop_fast._core.records import Outcome as Outcome
+from iop_fast._core.records import Owner as Owner
+from iop_fast._core.records import Plan as Plan
+from iop_fast._core.records import ProviderSpec as ProviderSpec
+from iop_fast._core.records import SnapshotRow as SnapshotRow
 from iop_fast._core.wait_queue import Waiter as Waiter
-
-class Outcome(IntEnum):
-    """How a request left admission; a rejected one never waited, an evicted one did."""
-
-    GRANTED = 0
-    REJECTED_QUEUE_FULL = 1
-    REJECTED_UNAVAILABLE = 2
-    EVICTED_TIMEOUT = 3
-    EVICTED_UNAVAILABLE = 4
-    EVICTED_CANCELLED = 5
-    EVICTED_DRAINING = 6
-
-class Owner(Protocol):
-    """The request behind a waiter. Each waiter ends by exactly one of these calls (none after a successful cancel)."""
-
-    def on_granted(self, lease: Lease) -> None:
-        """Take over the lease: from here on the owner must release it. It may have been lost already (`is_held`)."""
-    def on_evicted(self, outcome: Outcome) -> None:
-        """The waiter left the queue without a lease."""
-
-class ProviderSpec(NamedTuple):
-    """One provider of a plan. `healthy` is the file's word, or the Node's last report where the file says auto."""
-
-    node_id: str
-    provider_id: str
-    capacity: int
-    long_capacity: int
-    priority: int
-    enabled: bool
-    healthy: bool
-    can: int
-
-class Plan(NamedTuple):
-    """What admission needs of one configuration revision. Immutable.
-
-    `providers` stand in file order. `models` maps a model id to keys (node_id, provider_id) in file order, each of
-    which is in `providers`. `queue_timeout_ns` 0 means none.
-    """
-
-    providers: Sequence[ProviderSpec]
-    models: Mapping[str, Sequence[tuple[str, str]]]
-    max_queue: int
-    queue_timeout_ns: int
-
-class SnapshotRow(NamedTuple):
-    """One provider as it stands. The effective values are all 0 while its Node is offline."""
-
-    node_id: str
-    provider_id: str
-    link: str  # "offline" | "ready" | "draining"
-    enabled: bool
-    healthy: bool
-    priority: int
-    configured_capacity: int
-    configured_long_capacity: int
-    capacity: int
-    long_capacity: int
-    in_flight: int
-    long_in_flight: int
-    queued: int
-
-class MeterRow(NamedTuple):
-    """What one provider has done since the start: how long requests granted to it had waited, how long its leases
-    lasted (however they ended). Counts stand by bucket of `DURATION_BOUNDS_NS`, the last one for all above."""
-
-    node_id: str
-    provider_id: str
-    wait_counts: tuple[int, ...]
-    wait_sum_ns: int
-    lease_counts: tuple[int, ...]
-    lease_sum_ns: int
-
-class Explanation(NamedTuple):
-    """What would become of a request now.
-
-    `position`: 0 when it would run at once, else the place it would have among the waiters that compete with it for a
-    provider, 1 for the next; None when no candidate is live. `candidates`: each catalog provider of the model in its
-    order with a verdict: "taken_next", "free" (but another is taken), "full", "no_long_slot", "cannot", "disabled",
-    "unhealthy", "node_offline", "draining"; of several reasons the one that lasts longest.
-    """
-
-    position: int | None
-    candidates: list[tuple[tuple[str, str], str]]
 
 @final
 class Admission:

@@ -34,6 +34,7 @@ cdef enum LeaseEnd:
 cdef struct ProviderState:
     # Read for every candidate of every request.
     int32_t in_flight
+    int32_t open_slots      # capacity while it is live, else 0
     int32_t capacity
     int32_t long_in_flight
     int32_t long_capacity
@@ -144,11 +145,11 @@ cdef class Ledger:
     cdef void update_live(self, int32_t provider) noexcept
     cdef int reserve_leases(self, int64_t wanted) except -1
     cdef int32_t take(self, int32_t provider, bint takes_long, int64_t now_ns, int64_t enqueued_at_ns) except -1
+    cdef Lease take_lease(
+        self, int32_t provider, bint takes_long, int64_t now_ns, bint is_long, int64_t sequence, int64_t enqueued_at_ns
+    )
     cdef Lease make_lease(self, int32_t slot, bint is_long, int64_t sequence, int64_t enqueued_at_ns)
-    cdef int refuse_grant(self, str what, int32_t provider) except -1
-    cdef int refuse_return(self, int32_t slot) except -1
     cdef int end_held(self, int32_t slot, int64_t now_ns) except -1
-    cdef int give_back(self, int32_t slot, int64_t now_ns) except -1
     cdef int32_t end_dropped(self, int64_t now_ns) except -2
     cdef int lose_leases(self, int32_t node, int64_t now_ns) except -1
     cdef int64_t recent_ends(self, int32_t provider, int64_t now_ns) noexcept

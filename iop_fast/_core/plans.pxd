@@ -3,8 +3,10 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
-from iop_fast._core.ledger cimport Ledger, ModelState
-from iop_fast._core.wait_queue cimport LineIndex, WaitQueue
+from iop_fast._core.choice cimport Choice, choose
+from iop_fast._core.ledger cimport Ledger, ModelState, ProviderState
+from iop_fast._core.line_index cimport LineIndex
+from iop_fast._core.wait_queue cimport WaitQueue
 
 
 cdef struct StagedProvider:
@@ -27,7 +29,7 @@ cdef class Staging:
     cdef ModelState* models         # rows of the new catalog; unchanged ones share their candidates with the old
     cdef uint8_t* is_new            # rows whose candidates belong to this staging
     cdef int32_t model_count
-    cdef uint64_t* can              # by provider, when the index must be built anew
+    cdef ProviderState* providers   # as the plan will make them, when the index must be built anew
     cdef LineIndex index
     cdef list new_rows              #: list[int], rows that models new in this plan got
     cdef int32_t free_row           # rows below it are known to be taken
@@ -57,6 +59,7 @@ cdef class Catalog:
     cdef int32_t model_mark
     cdef int64_t queue_limit
     cdef int64_t queue_timeout_ns
+    cdef int64_t overhang           # waiters above queue_limit that a lowering left; for I6
     cdef bint is_reading
 
     cdef Staging read(self, object plan)
@@ -72,8 +75,16 @@ cdef class Catalog:
     cdef void commit(self, Staging staging) noexcept
     cdef void apply_spec(self, const StagedProvider* staged) noexcept
     cdef void update_has_long(self) noexcept
-    cdef bint has_long_slots(self, const ModelState* model) noexcept
+    cdef bint is_due(self, int64_t enqueued_at_ns, int64_t now_ns) noexcept
     cdef Catalog copy(self, Ledger ledger, WaitQueue queue)
 
 
-cdef void* allocated(int64_t count, size_t row_size) except NULL
+cdef bint has_long_slots(const ModelState* model, const ProviderState* providers) noexcept
+
+
+cdef inline void choose_for(
+    Choice* choice, Catalog catalog, int32_t model, bint is_long, uint64_t needs, int32_t excluded
+) noexcept:
+    """Choose for a request of a model. Here, since every request comes by."""
+    cdef const ModelState* row = &catalog.models[model]
+    choose(choice, catalog.ledger.providers, row, needs, is_long and row.has_long, excluded)

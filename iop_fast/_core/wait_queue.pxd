@@ -4,6 +4,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from iop_fast._core.ledger cimport ModelState, ProviderState
+from iop_fast._core.line_index cimport LineHeap, LineIndex
 
 
 cdef struct WaiterEntry:
@@ -21,16 +22,8 @@ cdef struct WaiterEntry:
     uint8_t is_used
 
 
-cdef struct Membership:
-    int32_t provider
-    int32_t position        # of the line among the provider's lines
-
-
 cdef struct Line:
-    int64_t head_sequence
     uint64_t needs
-    Membership* members     # providers eligible but for slots and liveness
-    int32_t member_count
     int32_t model
     int32_t excluded
     int32_t head
@@ -39,17 +32,6 @@ cdef struct Line:
     int32_t chain_next      # lines of one hash bucket; chains the free rows too
     uint32_t mark
     uint8_t is_long
-
-
-cdef struct LineRef:
-    int32_t line
-    int32_t member          # place of the provider among the line's members
-
-
-cdef struct ProviderLines:
-    LineRef* refs
-    int32_t count
-    int32_t capacity
 
 
 cdef struct OrderList:
@@ -68,16 +50,6 @@ cdef class Waiter:
 
 
 @cython.final
-cdef class LineIndex:
-    """Which lines each provider can serve, built aside for a plan that is not committed yet."""
-    cdef ProviderLines* of_provider
-    cdef int32_t provider_count
-    cdef Membership** members_of
-    cdef int32_t* member_counts
-    cdef int32_t line_count
-
-
-@cython.final
 cdef class WaitQueue:
     cdef WaiterEntry* entries
     cdef int32_t entry_capacity
@@ -89,8 +61,7 @@ cdef class WaitQueue:
     cdef int32_t line_count
     cdef int32_t* buckets
     cdef int32_t bucket_mask
-    cdef ProviderLines* of_provider
-    cdef int32_t provider_capacity
+    cdef LineIndex index
     cdef OrderList fresh
     cdef OrderList readmitted
     cdef int32_t first_decided
@@ -101,17 +72,14 @@ cdef class WaitQueue:
     cdef int32_t* heap
     cdef int32_t heap_count
 
-    cdef int reserve_providers(self, int32_t count) except -1
     cdef int reserve_entry(self) except -1
     cdef int reserve_line(self) except -1
     cdef int32_t bucket_of(self, int32_t row) noexcept
     cdef int32_t find_line(self, int32_t model, bint is_long, uint64_t needs, int32_t excluded) noexcept
     cdef int32_t open_line(
-        self, int32_t model, bint is_long, uint64_t needs, int32_t excluded,
+        self, int32_t model, bint is_long, uint64_t needs, int32_t excluded, int64_t sequence,
         const ModelState* catalog, const ProviderState* providers,
     ) except -1
-    cdef int link_members(self, int32_t row, const ModelState* catalog, const ProviderState* providers) except -1
-    cdef void unlink_members(self, int32_t row) noexcept
     cdef void close_line(self, int32_t row) noexcept
     cdef void insert_into_line(self, int32_t slot) noexcept
     cdef void insert_into_order(self, int32_t slot, OrderList* order) noexcept
@@ -126,14 +94,12 @@ cdef class WaitQueue:
     cdef int32_t oldest(self) noexcept
     cdef void unmark_all(self) noexcept
     cdef void mark_provider(self, int32_t provider) noexcept
+    cdef void mark_heap(self, LineHeap* heap) noexcept
     cdef void mark_all(self) noexcept
+    cdef int64_t head_sequence(self, int32_t row) noexcept
     cdef void heap_push(self, int32_t line) noexcept
     cdef void heap_settle(self) noexcept
     cdef void heap_drop(self) noexcept
-    cdef LineIndex build_index(self, const ModelState* models, const uint64_t* can, int32_t provider_count)
-    cdef void adopt_index(self, LineIndex index) noexcept
+    cdef LineIndex build_index(self, const ModelState* models, const ProviderState* providers, int32_t provider_count)
     cdef WaitQueue copy(self)
     cdef int verify(self) except -1
-
-
-cdef void* duplicate(const void* rows, int64_t count, size_t row_size) except NULL

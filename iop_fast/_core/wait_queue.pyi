@@ -18,7 +18,3 @@ class Waiter:
 @final
 class WaitQueue:
     """The one queue behind an Admission. It has no Python interface."""
-
-@final
-class LineIndex:
-    """Which lines each provider can serve, built aside. It has no Python interface."""

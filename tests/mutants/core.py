@@ -20,7 +20,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = ("ledger", "wait_queue", "plans", "admission")
+CORE = (
+    "memory",
+    "ledger",
+    "choice",
+    "line_index",
+    "wait_queue",
+    "plans",
+    "tally",
+    "readouts",
+    "verification",
+    "settlement",
+    "admission",
+)
 DIALOGUES = ("choice", "queue", "plans", "nodes", "leases", "delivery", "readouts")
 TIMEOUT_S = 180
 
@@ -54,8 +66,8 @@ MUTANTS = [
     *mutants(
         "ledger",
         ("long slot not counted", "row.long_in_flight += takes_long", "row.long_in_flight += 0"),
-        ("turn not kept", "row.last_grant = self.grants", "row.last_grant = row.last_grant"),
-        ("slot not freed", "        row.in_flight -= 1\n", "        row.in_flight -= 0\n"),
+        ("turn not kept", "row.last_grant = ledger.grants", "row.last_grant = row.last_grant"),
+        ("slot not freed", "    row.in_flight -= 1\n", "    row.in_flight -= 0\n"),
         ("long slot not freed", "row.long_in_flight -= entry.took_long", "row.long_in_flight -= 0"),
         ("disabled is live", "            and row.is_enabled\n", ""),
         ("unhealthy is live", "            and row.is_healthy\n", ""),
@@ -84,7 +96,7 @@ MUTANTS = [
         ),
         (
             "stale head",
-            "                line.head_sequence = self.entries[line.head].sequence",
+            "                self.index.raise_head(entry.line, self.entries[line.head].sequence)",
             "                pass",
         ),
         (
@@ -94,27 +106,68 @@ MUTANTS = [
         ),
         (
             "heap upside down",
-            "head_sequence <= sequence:\n                break",
-            "head_sequence >= sequence:\n                break",
+            "self.head_sequence(self.heap[parent]) <= sequence:",
+            "self.head_sequence(self.heap[parent]) >= sequence:",
         ),
         (
             "heap takes the greater child",
-            "head_sequence < self.lines[self.heap[child]].head_sequence",
-            "head_sequence > self.lines[self.heap[child]].head_sequence",
-        ),
-        ("excluded is served", "return provider != excluded and can", "return can"),
-        (
-            "index not mended",
-            "self.lines[last.line].members[last.member].position = position",
-            "pass",
+            "self.head_sequence(self.heap[child + 1]) < self",
+            "self.head_sequence(self.heap[child + 1]) > self",
         ),
         ("waiter waits on", "(<Waiter>waiter).is_waiting = False", "pass"),
         ("all re-admitted in one list", "&self.readmitted if is_readmitted else &self.fresh", "&self.fresh"),
     ),
     *mutants(
+        "line_index",
+        ("excluded is served", "return provider != excluded and row", "return row"),
+        ("constrained served without long slots", " and (not is_constrained or row.long_capacity > 0)", ""),
+        ("index not mended", "        self.lines[ref.line].members[ref.member].place = place", "        pass"),
+        (
+            "constrained among the others",
+            "return &self.heaps[2 * <int64_t>provider + is_constrained]",
+            "return &self.heaps[2 * <int64_t>provider]",
+        ),
+        ("stale top", "        while ref.sequence < self.lines[ref.line].head_sequence:", "        while False:"),
+        (
+            "top corrected in place",
+            "            self.sink(heap, 0, ref)\n            ref = heap.refs[0]",
+            "            heap.refs[0] = ref",
+        ),
+        ("oldest constrained unseen", "        if has_long_slot:", "        if False:"),
+        ("constrained without a long slot", "        if has_long_slot:", "        if True:"),
+        ("constrained always first", "self.lines[other].head_sequence < self.lines[line].head_sequence", "True"),
+        (
+            "new head not floated",
+            "            if heap.refs[row.members[member].place].sequence > sequence:",
+            "            if False:",
+        ),
+        (
+            "new head unseen",
+            "        row.head_sequence = ref.sequence = sequence\n        ref.line = line\n        for member",
+            "        ref.sequence = sequence\n        ref.line = line\n        for member",
+        ),
+        ("hole always sinks", "            if last.sequence < heap.refs[place].sequence:", "            if False:"),
+        ("hole always floats", "            if last.sequence < heap.refs[place].sequence:", "            if True:"),
+        (
+            "floats past its elders",
+            "            if heap.refs[parent].sequence <= ref.sequence:",
+            "            if False:",
+        ),
+        (
+            "sinks below the younger",
+            "            if heap.refs[child].sequence >= ref.sequence:",
+            "            if False:",
+        ),
+        (
+            "sinks on the wrong side",
+            "heap.refs[child + 1].sequence < heap.refs[child].sequence",
+            "heap.refs[child + 1].sequence > heap.refs[child].sequence",
+        ),
+    ),
+    *mutants(
         "plans",
         ("report outlives the plan", " or row.is_healthy != row.planned_health", ""),
-        ("gone but live", "                    row.is_live = False\n", ""),
+        ("gone but live", "                    self.ledger.update_live(self.order[place])\n", ""),
         ("gone but planned", "                    row.is_planned = False\n", ""),
         ("mapping not checked", "        if staging.kept == self.order_count:", "        if True:"),
         (
@@ -125,53 +178,141 @@ MUTANTS = [
         ("abilities change unseen", "staging.changes_can |= staged.can != row.can", "pass"),
         ("long slots change unseen", "staging.changes_long |= staged.long_capacity != row.long_capacity", "pass"),
         ("outcomes of the row before", "                staging.new_rows.append(row)\n", ""),
+        ("deadline one late", ">= self.queue_timeout_ns", "> self.queue_timeout_ns"),
+        ("class change leaves the index", " or staging.changes_long):", "):"),
+        (
+            "staged long slots unseen",
+            "            staging.providers[staged.provider].long_capacity = staged.long_capacity\n",
+            "",
+        ),
+        (
+            "staged class unseen",
+            "            staging.models[row].has_long = has_long_slots(&staging.models[row], staging.providers)\n",
+            "            pass\n",
+        ),
         ("mapping change unseen", "if model.count == count and memcmp", "if model.count == count or memcmp"),
         ("double provider taken", "            if row.plan_mark == self.plan_mark:", "            if False:"),
         ("nested reading allowed", "        if self.is_reading:", "        if False:"),
     ),
     *mutants(
-        "admission",
-        ("most loaded first", "return one.in_flight < other.in_flight", "return one.in_flight > other.in_flight"),
-        ("least preferred first", "return one.priority < other.priority", "return one.priority > other.priority"),
-        ("newest grant first", "return one.last_grant < other.last_grant", "return one.last_grant > other.last_grant"),
-        (
-            "last in the file first",
-            "return one.last_grant < other.last_grant",
-            "return one.last_grant <= other.last_grant",
-        ),
+        "choice",
+        ("most loaded first", " or provider.in_flight > in_flight:", " or provider.in_flight < in_flight:"),
+        ("load does not matter", " or provider.in_flight > in_flight:", ":"),
+        ("least preferred first", "provider.priority > priority or", "provider.priority < priority or"),
+        ("newest grant first", "provider.last_grant >= last_grant", "provider.last_grant <= last_grant"),
+        ("last in the file first", "provider.last_grant >= last_grant", "provider.last_grant > last_grant"),
+        ("full is free", "provider.in_flight >= provider.open_slots or ", ""),
+        ("one above capacity", "provider.in_flight >= provider.open_slots", "provider.in_flight > provider.open_slots"),
+        ("anybody can", "if provider.can & needs != needs or index", "if index"),
         ("long without long slots", " and (not is_constrained or provider.long_capacity > 0)", ""),
-        ("long over its slots", "not is_constrained or provider.long_in_flight <", "True or provider.long_in_flight <"),
-        ("back to the excluded", " or index == excluded:", ":"),
-        ("queue one too long", ".fresh.count >= self.catalog.queue_limit:", ".fresh.count > self.catalog.queue_limit:"),
-        ("re-admitted bounded", "if not arrival.is_readmitted and self.queue.fresh", "if self.queue.fresh"),
-        ("deadline one late", ">= self.catalog.queue_timeout_ns", "> self.catalog.queue_timeout_ns"),
         (
-            "release does not expire",
-            "            self.expire()\n            self.grant_freed(provider)",
-            "            self.grant_freed(provider)",
+            "long over its slots",
+            "if is_constrained and provider.long_in_flight >= provider.long_capacity:",
+            "if False:",
         ),
+        ("back to the excluded", " or index == excluded:", ":"),
+        ("excluded is live", "if index != excluded and is_live_for", "if is_live_for"),
+    ),
+    *mutants(
+        "settlement",
         (
             "nobody is stranded",
-            "            self.strand_marked()\n            self.grant_marked()",
-            "            self.queue.heap_count = 0\n            self.grant_marked()",
+            "            self.strand_marked()\n            self.grant_marked(now_ns)",
+            "            self.queue.heap_count = 0\n            self.grant_marked(now_ns)",
+        ),
+        (
+            "grant before strand",
+            "            self.strand_marked()\n            self.grant_marked(now_ns)",
+            "            self.grant_marked(now_ns)\n            self.strand_marked()",
+        ),
+        (
+            "one expires a step",
+            "            self.evict(slot, EVICTED_TIMEOUT)\n            slot = self.queue.oldest()",
+            "            self.evict(slot, EVICTED_TIMEOUT)\n            slot = NONE",
+        ),
+        (
+            "settles without expiry",
+            "        self.expire(now_ns)\n        if self.queue.marked_count",
+            "        if self.queue.marked_count",
+        ),
+        (
+            "one grant a line",
+            "                self.restore_heap(row)\n        return 0",
+            "                self.queue.heap_drop()\n        return 0",
+        ),
+        (
+            "one stranded a line",
+            "EVICTED_UNAVAILABLE)\n            self.restore_heap(row)",
+            "EVICTED_UNAVAILABLE)\n            self.queue.heap_drop()",
+        ),
+        ("freed slot to a long one", "row.long_in_flight < row.long_capacity)", "True)"),
+        (
+            "dead provider's slot granted",
+            "        while row.in_flight < row.open_slots:",
+            "        while row.in_flight < row.capacity:",
+        ),
+        ("above capacity granted", "        while row.in_flight < row.open_slots:", "        while True:"),
+        (
+            "queued long takes no long slot",
+            "takes_long = line.is_long and self.catalog.models[line.model].has_long",
+            "takes_long = False",
+        ),
+        (
+            "grants count as evictions",
+            "count_end(self.tally, line.model, GRANTED)",
+            "count_end(self.tally, line.model, EVICTED_TIMEOUT)",
+        ),
+    ),
+    *mutants(
+        "tally",
+        ("new model counts on", "        memset(&self.outcomes_of[model], 0, sizeof(ModelOutcomes))", "        pass"),
+        ("copy forgets", "        twin.outcomes = self.outcomes\n", ""),
+    ),
+    *mutants(
+        "readouts",
+        (
+            "pressure without capacity",
+            "        if self.ledger.providers[provider].capacity == 0:\n            return 0\n",
+            "",
+        ),
+        (
+            "pressure of one class",
+            "            self.queue.index.heap_of(provider, True)\n        )",
+            "            self.queue.index.heap_of(provider, False)\n        )",
+        ),
+        ("offline shows its capacity", "row.capacity if is_online else 0", "row.capacity"),
+        ("wrong position", "position = 1 + self.competing", "position = self.competing"),
+        (
+            "draining looks offline",
+            'return "draining" if link == LINK_DRAINING else "node_offline"',
+            'return "node_offline"',
+        ),
+        (
+            "dead providers drain the queue",
+            "            if self.ledger.providers[model.candidates[place]].is_live:",
+            "            if True:",
+        ),
+    ),
+    *mutants(
+        "admission",
+        ("queue one too long", ".fresh.count >= self.catalog.queue_limit:", ".fresh.count > self.catalog.queue_limit:"),
+        ("re-admitted bounded", "if not arrival.is_readmitted and self.queue.fresh", "if self.queue.fresh"),
+        (
+            "release does not expire",
+            "            self.settlement.expire(now_ns)\n            self.settlement.grant_freed(provider, now_ns)",
+            "            self.settlement.grant_freed(provider, now_ns)",
         ),
         (
             "grant before expiry",
-            "            self.expire()\n            self.grant_freed(provider)",
-            "            self.grant_freed(provider)\n            self.expire()",
-        ),
-        ("youngest line first", "line.head_sequence > sequence:", "line.head_sequence < sequence:"),
-        (
-            "freed slot to a long one",
-            "if line.is_long and not has_long_slot and",
-            "if line.is_long and False and",
+            "            self.settlement.expire(now_ns)\n            self.settlement.grant_freed(provider, now_ns)",
+            "            self.settlement.grant_freed(provider, now_ns)\n            self.settlement.expire(now_ns)",
         ),
         ("lost counted as double", "+= lease.ended == END_RELEASED", "+= 1"),
-        ("double release uncounted", "self.double_releases += lease.ended == END_RELEASED", "pass"),
+        ("double release uncounted", "self.tally.double_releases += lease.ended == END_RELEASED", "pass"),
         ("delivery recurses", " and not self.is_delivering:", ":"),
         (
             "failed owner keeps its lease",
-            "                self.release(self.now_ns, lease)\n",
+            "                self.end_lease(self.now_ns, lease)\n",
             "                pass\n",
         ),
         ("stale generation is ready", "if generation <= node.generation", "if generation < node.generation"),
@@ -188,7 +329,7 @@ MUTANTS = [
         ),
         (
             "plan does not settle",
-            "            self.queue.mark_all()\n            self.settle()",
+            "            self.queue.mark_all()\n            self.settlement.settle(now_ns)",
             "            self.queue.mark_all()",
         ),
         (
@@ -202,8 +343,6 @@ MUTANTS = [
             "arrival.sequence = self.last_sequence + 1",
         ),
         ("re-admitted for ever", "        ended.was_readmitted = True\n", ""),
-        ("pressure without capacity", "        if state.capacity == 0:\n            return False\n", ""),
-        ("offline shows its capacity", "row.capacity if is_online else 0", "row.capacity"),
         (
             "link moves nobody",
             "            self.queue.mark_provider(provider)\n            provider = self.ledger.providers[provider].next",
@@ -215,11 +354,10 @@ MUTANTS = [
             "                self.ledger.update_live(provider)",
         ),
         ("time may fall", "        if now_ns < self.now_ns:", "        if False:"),
-        ("wrong position", "position = 1 + self.competing", "position = self.competing"),
         (
             "draining ends one",
-            "        slot = self.queue.oldest()\n        while slot != NONE:\n            self.evict(slot, EVICTED_DRAINING)",
-            "        slot = self.queue.oldest()\n        if slot != NONE:\n            self.evict(slot, EVICTED_DRAINING)",
+            "        slot = self.queue.oldest()\n        while slot != NONE:\n            self.settlement.evict(slot, EVICTED_DRAINING)",
+            "        slot = self.queue.oldest()\n        if slot != NONE:\n            self.settlement.evict(slot, EVICTED_DRAINING)",
         ),
     ),
 ]

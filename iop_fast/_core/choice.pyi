@@ -1,0 +1,1 @@
+"""The choice among the candidates of a request. Compiled code alone uses this module."""

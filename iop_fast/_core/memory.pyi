@@ -1,0 +1,1 @@
+"""Memory of the core's tables. Compiled code alone uses this module."""

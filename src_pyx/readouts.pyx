@@ -1,0 +1,166 @@
+"""What admission says of itself: snapshot, meters, estimates and explanations. Nothing here changes a decision.
+
+The queue's marks serve as scratch: they mean nothing between steps.
+"""
+
+cimport cython
+from libc.stdint cimport uint8_t
+
+from iop_fast._core.choice cimport Choice, choose, has_slot, is_live_for
+from iop_fast._core.ledger cimport (
+    DURATION_BUCKETS,
+    LINK_DRAINING,
+    LINK_OFFLINE,
+    LINK_READY,
+    NONE,
+    RATE_WINDOW_NS,
+    Histogram,
+    ProviderMeter,
+    ProviderState,
+)
+
+from iop_fast._core.records import Explanation, MeterRow, SnapshotRow
+
+cdef tuple LINK_NAMES = ("offline", "ready", "draining")
+cdef int64_t RETRY_AFTER_MAX_S = 30
+
+
+cdef tuple bucket_counts(const Histogram* histogram):
+    cdef int32_t bucket
+    return tuple([histogram.counts[bucket] for bucket in range(DURATION_BUCKETS)])
+
+
+@cython.final
+cdef class Readouts:
+
+    def __cinit__(self, Ledger ledger not None, WaitQueue queue not None, Catalog catalog not None):
+        self.ledger = ledger
+        self.queue = queue
+        self.catalog = catalog
+
+    cdef ModelState* model(self, str name) except NULL:
+        return &self.catalog.models[<int32_t>self.catalog.names[name]]
+
+    cdef int32_t live_candidates(self, str name, bint is_long, uint64_t needs) except -1:
+        cdef ModelState* model = self.model(name)
+        cdef int32_t place, count = 0
+        for place in range(model.count):
+            count += is_live_for(&self.ledger.providers[model.candidates[place]], needs, is_long and model.has_long)
+        return count
+
+    # Providers --------------------------------------------------------------------------------------------------------
+
+    cdef list snapshot(self):
+        return [self.snapshot_row(self.catalog.order[place]) for place in range(self.catalog.order_count)]
+
+    cdef object snapshot_row(self, int32_t provider):
+        cdef ProviderState* row = &self.ledger.providers[provider]
+        cdef uint8_t link = self.ledger.nodes[row.node].link
+        cdef bint is_online = link != LINK_OFFLINE
+        cdef tuple key = self.ledger.keys[provider]
+        return SnapshotRow(
+            key[0],
+            key[1],
+            LINK_NAMES[link],
+            bool(row.is_enabled),
+            bool(row.is_healthy),
+            row.priority,
+            row.capacity,
+            row.long_capacity,
+            row.capacity if is_online else 0,
+            row.long_capacity if is_online else 0,
+            row.in_flight if is_online else 0,
+            row.long_in_flight if is_online else 0,
+            self.pressure(provider) if is_online else 0,
+        )
+
+    cdef int64_t pressure(self, int32_t provider) noexcept:
+        """Waiters for which a provider is eligible, live or not."""
+        if self.ledger.providers[provider].capacity == 0:
+            return 0
+        return self.waiting_in(self.queue.index.heap_of(provider, False)) + self.waiting_in(
+            self.queue.index.heap_of(provider, True)
+        )
+
+    cdef int64_t waiting_in(self, const LineHeap* heap) noexcept:
+        cdef int64_t waiting = 0
+        cdef int32_t place
+        for place in range(heap.count):
+            waiting += self.queue.lines[heap.refs[place].line].waiting
+        return waiting
+
+    cdef list meters(self):
+        return [self.meter_row(self.catalog.order[place]) for place in range(self.catalog.order_count)]
+
+    cdef object meter_row(self, int32_t provider):
+        cdef ProviderMeter* meter = &self.ledger.meters[provider]
+        cdef tuple key = self.ledger.keys[provider]
+        return MeterRow(
+            key[0],
+            key[1],
+            bucket_counts(&meter.waits),
+            meter.waits.sum_ns,
+            bucket_counts(&meter.leases),
+            meter.leases.sum_ns,
+        )
+
+    # Requests that would come now -------------------------------------------------------------------------------------
+
+    cdef object retry_after_s(self, str name, int64_t now_ns):
+        cdef ModelState* model = self.model(name)
+        cdef int32_t place
+        recent = 0  # lease ends times the window: a Python number, thousands of busy providers overflow 64 bits
+        for place in range(model.count):
+            if self.ledger.providers[model.candidates[place]].is_live:
+                recent += self.ledger.recent_ends(model.candidates[place], now_ns)
+        if recent == 0:
+            return RETRY_AFTER_MAX_S
+        window_ns = <object><int64_t>RATE_WINDOW_NS
+        waits_s = -(-(1 + self.competing(model, 0, False)) * window_ns * window_ns // (recent * 1_000_000_000))
+        return max(1, min(RETRY_AFTER_MAX_S, waits_s))
+
+    cdef int64_t competing(self, const ModelState* model, uint64_t needs, bint is_constrained) noexcept:
+        """Waiters for whom a live candidate of a request of this kind is eligible too."""
+        cdef int32_t place, provider
+        cdef int64_t waiting = 0
+        self.queue.unmark_all()
+        for place in range(model.count):
+            provider = model.candidates[place]
+            if is_live_for(&self.ledger.providers[provider], needs, is_constrained):
+                self.queue.mark_provider(provider)
+        for place in range(self.queue.marked_count):
+            waiting += self.queue.lines[self.queue.marked[place]].waiting
+        return waiting
+
+    cdef object explain(self, str name, bint is_long, uint64_t needs):
+        cdef ModelState* model = self.model(name)
+        cdef bint is_constrained = is_long and model.has_long
+        cdef int32_t place
+        cdef Choice choice
+        choose(&choice, self.ledger.providers, model, needs, is_constrained, NONE)
+        position = 0 if choice.provider != NONE else None
+        if choice.has_live and position is None:
+            position = 1 + self.competing(model, needs, is_constrained)
+        candidates = []
+        for place in range(model.count):
+            verdict = self.verdict(model.candidates[place], needs, is_constrained)
+            if model.candidates[place] == choice.provider:
+                verdict = "taken_next"
+            candidates.append((self.ledger.keys[model.candidates[place]], verdict))
+        return Explanation(position, candidates)
+
+    cdef str verdict(self, int32_t provider, uint64_t needs, bint is_constrained):
+        """What stands between a provider and a request, the most lasting reason first."""
+        cdef ProviderState* row = &self.ledger.providers[provider]
+        cdef uint8_t link = self.ledger.nodes[row.node].link
+        if row.can & needs != needs:
+            return "cannot"
+        if not row.is_enabled:
+            return "disabled"
+        if not row.is_healthy:
+            return "unhealthy"
+        if link != LINK_READY:
+            return "draining" if link == LINK_DRAINING else "node_offline"
+        if row.in_flight >= row.capacity:
+            return "full"
+        return "free" if has_slot(row, is_constrained) else "no_long_slot"
