@@ -102,6 +102,7 @@ bench: $(VENV)/.built
 	$(PY) -m benchmarks.bench_edge
 	$(PY) -m benchmarks.bench_refresh
 	$(PY) -m benchmarks.config_ratios
+	$(PY) -m benchmarks.stalled_reader
 	$(PY) -m benchmarks.load.run --only requests --connections 32 --rounds 3
 
 ## End to end: direct, HAProxy and Edge + Node in one run (needs haproxy).

@@ -116,6 +116,7 @@ def node_status(edge: EdgeState, node: Node, link: NodeLink | None) -> dict[str,
             "age_ms": (now_ns - link.accepted_at_ns) // NS_PER_MS,
             "silent_ms": link.silence.silent_ns // NS_PER_MS,
             "runs": link.run_count,
+            "buffered_bytes": link.buffered_bytes,
         },
         "payload": {
             "revision": current,
