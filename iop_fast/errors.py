@@ -63,8 +63,9 @@ class Failure(Enum):
         503,
         "service_unavailable_error",
         "overloaded",
-        "The gateway holds as many connections (`openai.limits.connections`, `connections_per_address`) or as"
-        " many bytes of request bodies (`buffered_bytes`) as it may.",
+        "The gateway holds as many connections (`openai.limits.connections`, `connections_per_address`), as many"
+        " bytes of request bodies (`buffered_bytes`), or as much for the one Node that could serve the request"
+        " (`edge.link.buffered_bytes_max`) as it may.",
         closes=True,
     )
     MODEL_NOT_FOUND = FailureRow(

@@ -209,6 +209,22 @@ def test_a_cancel_is_confirmed_when_the_adapter_has_let_go_and_not_before(world:
     assert world.sent_of(1) == ["data 1", "end CANCELLED"]
 
 
+def test_double_late_and_unknown_cancels_touch_nobody(world: RelayWorld) -> None:
+    run, other = world.open(1), world.open(2)
+    world.take(*(pb.Frame(run_id=run_id, cancel=CANCEL) for run_id in (7, 1, 1)))
+    assert world.sent_of(1) == ["end CANCELLED"]
+    assert run.cancels == 1
+    world.take(pb.Frame(run_id=1, cancel=CANCEL))
+    other.sink.on_head(JSON_HEAD)
+    other.sink.on_data(b"x")
+    other.end()
+    world.take(pb.Frame(run_id=2, cancel=CANCEL))
+    assert other.cancels == 0
+    assert world.sent_of(1) == ["end CANCELLED"]
+    assert world.sent_of(2) == ["head", "data 1", "end OK"]
+    assert world.sent_of(7) == []
+
+
 def test_a_cancel_drops_what_is_still_queued(world: RelayWorld) -> None:
     world.stream.is_held = True  # a message on its way that does not get through
     world.open(9).sink.on_data(b"in flight")
