@@ -11,10 +11,10 @@ and what the Node still sends for it is dropped:
 - the session ended: `on_link_lost`.
 
 Memory. What waits in this process for one session is bounded by `buffered_bytes_max`: what is queued to the Node, and
-what clients have not read of its answers (`hold`). At the bound a run's owner hands on no further piece of its body and
-is called when half of the queue has left (`wait_to_send`); and `has_room` is false, so that a run granted for this
-session is not opened here. What can come on top is what was agreed before: an opening frame, and per run that is open
-already one window in each direction.
+what clients have not read of its answers (`hold`). Bodies have half of it: then a run's owner hands on no further piece
+and is called when half of that has left (`wait_to_send`), so that uploads over a slow line keep no new run out. At the
+bound itself `has_room` is false, and a run granted for this session is not opened here. What can come on top is what was
+agreed before: one opening frame, and for each run that is open already a window in each direction.
 
 A run's callback that raises ends that run and nothing else. The lease is never touched here: the run's owner releases
 it when it gets its end, and the core has taken it back already when the session is lost.
@@ -135,13 +135,13 @@ class LinkRuns:
     @property
     def takes_body(self) -> bool:
         """True while a run may hand on a further piece of its body; if not, `wait_to_send`."""
-        return self._outbox.queued_bytes < self._buffered_max
+        return self._outbox.queued_bytes < self._buffered_max // 2
 
     def wait_to_send(self, run_id: int) -> None:
         """Call the run's `on_window`, with nothing granted, when half of what is queued to the Node has left."""
         if run_id in self._runs:
             self._waiting[run_id] = None
-            self._outbox.call_when_low(self._buffered_max // 2, self._on_outbox_low)
+            self._outbox.call_when_low(self._buffered_max // 4, self._on_outbox_low)
 
     def hold(self, run_id: int, byte_count: int) -> None:
         """Say how much of a run's answer waits for its client; the next `grant` says that it waits no more."""

@@ -61,15 +61,16 @@ class Link(Section):
         at_limit="the provider is not read any further until the client has read; nobody else's answer waits",
     )
     buffered_bytes_max: int = setting(
-        "Bytes that may wait in memory for one session: what is queued to its Node, and what clients have not read of "
-        "its answers. Beyond it come at most an opening (96 KiB) and two windows for each request that runs already.",
+        "Bytes that may wait in memory for one session: what is queued to its Node (bodies of requests fill half of it "
+        "at most), and what clients have not read of its answers. Beyond it come at most an opening (96 KiB) and two "
+        "windows for each request that runs already.",
         apply="restart",
         unit="bytes",
         default=16 * MIB,
         ge=65_536,
         le=1_024 * MIB,
-        at_limit="request bodies wait under openai.limits.buffered_bytes; a request for this Node goes to another "
-        "provider once, or ends with 503 overloaded",
+        at_limit="a request for this Node goes to another provider once, or ends with 503 overloaded; bodies wait under "
+        "openai.limits.buffered_bytes from half of it on",
     )
     cancel_confirm_ms: int = setting(
         "Time a Node has to confirm that it stopped a request whose client left; the slot is held until then.",
