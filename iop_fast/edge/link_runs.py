@@ -13,8 +13,8 @@ and what the Node still sends for it is dropped:
 Memory. What waits in this process for one session is bounded by `buffered_bytes_max`: what is queued to the Node, and
 what clients have not read of its answers (`hold`). Bodies have half of it: then a run's owner hands on no further piece
 and is called when half of that has left (`wait_to_send`), so that uploads over a slow line keep no new run out. At the
-bound itself `has_room` is false, and a run granted for this session is not opened here. What can come on top is what was
-agreed before: one opening frame, and for each run that is open already a window in each direction.
+bound itself `has_room` is false, and a run granted for this session is not opened here. What can come on top is what
+was agreed before: one opening frame, and for each run that is open already a window in each direction.
 
 A run's callback that raises ends that run and nothing else. The lease is never touched here: the run's owner releases
 it when it gets its end, and the core has taken it back already when the session is lost.

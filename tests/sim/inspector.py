@@ -28,6 +28,7 @@ class Inspector:
         self._late: list[Exchange] = []
         self._cancelling: dict[Exchange, int] = {}  # how often each was seen to wait for a confirmation
         self._silent: dict[int, int] = {}  # sessions by generation: how often each was seen to be silent past its limit
+        self._looked_ns = 0
         self._is_stopped = False
 
     def watch(self) -> None:
@@ -77,7 +78,10 @@ class Inspector:
                 self._world.fail(f"{exchange!r} waits past its deadline")
 
     def _look_at_silence(self) -> None:
-        """A session that brings nothing ends; a timer that is late gives it one more interval, and no second one."""
+        """A session that brings nothing ends; a timer that is late gives it one more interval, each time."""
+        before, self._looked_ns = self._looked_ns, self._world.now_ns
+        if self._looked_ns - before > 2 * WATCH_S * 1e9:
+            self._silent = {}  # the clock has jumped
         links = [self._world.edge.links.current(host.node_id) for host in self._world.hosts]
         silent = [link for link in links if link is not None and not link.silence.is_within_limit]
         self._silent = {link.generation: self._silent.get(link.generation, 0) + 1 for link in silent}

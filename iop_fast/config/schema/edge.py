@@ -69,8 +69,8 @@ class Link(Section):
         default=16 * MIB,
         ge=65_536,
         le=1_024 * MIB,
-        at_limit="a request for this Node goes to another provider once, or ends with 503 overloaded; bodies wait under "
-        "openai.limits.buffered_bytes from half of it on",
+        at_limit="a request for this Node goes to another provider once, or ends with 503 overloaded; from half of it "
+        "on bodies wait under openai.limits.buffered_bytes",
     )
     cancel_confirm_ms: int = setting(
         "Time a Node has to confirm that it stopped a request whose client left; the slot is held until then.",
