@@ -63,7 +63,7 @@ sim: $(VENV)/.built
 soak-core: $(VENV)/.built
 	$(PY) -m tests.soak.core $(STEPS) $(SEED)
 
-## The same in a small world, every interleaving up to DEPTH steps.
+## Core and model in a small world, every interleaving up to DEPTH steps.
 exhaust: $(VENV)/.built
 	$(PY) -m tests.soak.exhaust $(DEPTH)
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 from typing import Any
 
-from benchmarks.core_worlds import Owner, empty_pair, fleet, jammed, wide_fleet
+from benchmarks.core_worlds import Owner, crowded, empty_pair, fleet, jammed, wide_fleet
 from iop_fast._core.admission import Admission
 from tests.model.admission_model import ModelAdmission
 
-ROUNDS = 15
+ROUNDS = 25
 Round = Callable[[], float]  # one round, in ns per operation
 
 
@@ -44,10 +44,10 @@ def pair_round(admission: Any, count: int) -> Round:
     return take
 
 
-def semaphore_round(count: int) -> Round:
-    """The same with asyncio's semaphore, used as its documentation prefers."""
+def semaphore_round(count: int, *, is_bare: bool) -> Round:
+    """The same with asyncio's semaphore: `async with`, as its documentation prefers, or acquire and release alone."""
 
-    async def work() -> float:
+    async def prefer() -> float:
         semaphore = asyncio.Semaphore(8)
         begun = perf_counter_ns()
         for _ in range(count):
@@ -55,7 +55,15 @@ def semaphore_round(count: int) -> Round:
                 pass
         return (perf_counter_ns() - begun) / count
 
-    return lambda: asyncio.run(work())
+    async def bare() -> float:
+        semaphore = asyncio.Semaphore(8)
+        begun = perf_counter_ns()
+        for _ in range(count):
+            await semaphore.acquire()
+            semaphore.release()
+        return (perf_counter_ns() - begun) / count
+
+    return lambda: asyncio.run(bare() if is_bare else prefer())
 
 
 def grant_round(waiters: int, count: int) -> Round:
@@ -73,6 +81,26 @@ def grant_round(waiters: int, count: int) -> Round:
             release(1, lease)
             spent += perf_counter_ns() - begun
             submit(1, owner, "m", False, 1)
+        return spent / count
+
+    return take
+
+
+def crowded_round(models: int, count: int) -> Round:
+    """A release that grants to the oldest of `models` waiters, each of another model; replaced as above."""
+    admission, owner = crowded(models)
+    state = {"next": 0}
+
+    def take() -> float:
+        spent = 0
+        release, submit = admission.release, admission.submit
+        for _ in range(count):
+            lease = owner.got
+            begun = perf_counter_ns()
+            release(1, lease)
+            spent += perf_counter_ns() - begun
+            submit(1, owner, f"m{state['next'] % models}", False, 1)
+            state["next"] += 1
         return spent / count
 
     return take
@@ -118,7 +146,8 @@ def ratios() -> Iterator[tuple[str, float, float, bool]]:
     """Name, value, target and whether the target is an upper bound."""
     pairs = {f"core {count}": pair_round(fleet(Admission, count), 2000) for count in (1, 8, 64, 1000)}
     pairs["empty"] = pair_round(empty_pair(), 2000)
-    pairs["semaphore"] = semaphore_round(2000)
+    pairs["semaphore"] = semaphore_round(2000, is_bare=False)
+    pairs["bare semaphore"] = semaphore_round(2000, is_bare=True)
     pairs["model"] = pair_round(fleet(ModelAdmission, 8), 20)
     best = alternate(pairs)
     for name, value in best.items():
@@ -126,10 +155,14 @@ def ratios() -> Iterator[tuple[str, float, float, bool]]:
     for count, target in ((1, 2.5), (8, 2.5), (64, 6.0), (1000, 62.5)):
         yield f"pair_{count}_to_empty", best[f"core {count}"] / best["empty"], target, True
     yield "semaphore_to_pair_8", best["semaphore"] / best["core 8"], 3, False
+    yield "bare_semaphore_to_pair_8", best["bare semaphore"] / best["core 8"], 3, False
     yield "model_to_pair_8", best["model"] / best["core 8"], 10, False
     yield "pair_1000_to_pair_8", best["core 1000"] / best["core 8"], 25, True
     grants = alternate({"long": grant_round(100_000, 1000), "short": grant_round(10, 1000)})
     yield "grant_100000_to_10", grants["long"] / grants["short"], 1.5, True
+    crowds = alternate({"many": crowded_round(2000, 1000), "one": crowded_round(1, 1000)})
+    print(f"figure grant among 2000 lines {crowds['many']:.0f} ns, in one {crowds['one']:.0f} ns", file=sys.stderr)
+    yield "grant_2000_lines_to_1", crowds["many"] / crowds["one"], 4.0, True
     cancels = alternate({"long": cancel_round(100_000, 1000), "short": cancel_round(10, 1000)})
     yield "cancel_100000_to_10", cancels["long"] / cancels["short"], 2.0, True
     plans = alternate(reconfigure_rounds(10_000), 10)

@@ -87,6 +87,19 @@ def jammed(waiters: int) -> tuple[Admission, Any, Owner, list[Any]]:
     return admission, lease, owner, queue
 
 
+def crowded(models: int) -> tuple[Admission, Owner]:
+    """One provider with one slot, taken by what the owner got, and one waiter for each of `models` models."""
+    providers = specs(1, capacity=1)
+    named = keys(providers)
+    admission = Admission(Plan(providers, {f"m{number}": named for number in range(models)}, 1_000_000, 0))
+    admission.node_ready(1, "n0", 1, {})
+    owner = Owner()
+    owner.got = admission.submit(1, owner, "m0", False, 1)
+    for number in range(models):
+        admission.submit(1, owner, f"m{number}", False, 1)
+    return admission, owner
+
+
 def wide_fleet(count: int) -> tuple[Admission, Plan]:
     """`count` providers on 100 Nodes, 2,000 models of 5 providers each."""
     providers = specs(count, nodes=100)

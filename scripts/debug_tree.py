@@ -27,15 +27,16 @@ def tracked_files() -> list[str]:
     return [name for name in listing.split("\0") if name and (ROOT / name).is_file()]
 
 
-def copy_tree() -> None:
+def copy_tree(target: Path) -> None:
     """Make the copy equal to the working tree, keeping time stamps, so that only what changed is rebuilt."""
     wanted = set(tracked_files())
-    for stale in TARGET.rglob("*"):
-        name = str(stale.relative_to(TARGET))
+    target.mkdir(parents=True, exist_ok=True)
+    for stale in target.rglob("*"):
+        name = str(stale.relative_to(target))
         if stale.is_file() and stale.suffix in {".py", ".pyx", ".pxd", ".pyi"} and name not in wanted:
             stale.unlink()
     for name in wanted:
-        source, copy = ROOT / name, TARGET / name
+        source, copy = ROOT / name, target / name
         if not copy.exists() or copy.stat().st_mtime_ns != source.stat().st_mtime_ns:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, copy)
@@ -43,8 +44,7 @@ def copy_tree() -> None:
 
 def main() -> None:
     """Copy, then build in place with the debug switch."""
-    TARGET.mkdir(parents=True, exist_ok=True)
-    copy_tree()
+    copy_tree(TARGET)
     subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
         cwd=TARGET,

@@ -229,8 +229,8 @@ cdef const uint8_t *_take_spelled(JsonString *s, const uint8_t *p, const uint8_t
             units += ASCII_UNITS[p[0]]
             p += 1
             continue
-        high = (HEX[p[2]] << 4) | HEX[p[3]]
-        low = (HEX[p[4]] << 4) | HEX[p[5]]
+        high = (HEX[p[2]] * 16) | HEX[p[3]]
+        low = (HEX[p[4]] * 16) | HEX[p[5]]
         if high < 0 or low < 0:
             break
         unit = (high << 8) | low

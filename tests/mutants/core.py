@@ -33,7 +33,7 @@ CORE = (
     "settlement",
     "admission",
 )
-DIALOGUES = ("choice", "queue", "plans", "nodes", "leases", "delivery", "readouts")
+DIALOGUES = ("choice", "queue", "line_order", "plans", "nodes", "leases", "delivery", "readouts")
 TIMEOUT_S = 180
 
 BUILD = """

@@ -329,3 +329,13 @@ def test_pressure_counts_a_disabled_provider_that_could_serve() -> None:
     desk.change(plan(provider("p"), provider("q", 0), timeout_ms=1))
     assert (desk.row("p").queued, desk.row("q").queued) == (2, 0)
     assert desk.core.next_deadline_ns == MS
+
+
+def test_a_provider_that_returns_is_not_taken_for_one_that_stayed() -> None:
+    """p1 leaves; then p2 leaves and p1 returns, while the mapping still names p2: as many stay as there were."""
+    alone = plan(provider("p2"), models={"m": ["p2"]})
+    desk = Desk(plan(provider("p1"), provider("p2"), models={"m": ["p2"]}))
+    desk.change(alone)
+    with pytest.raises(ValueError, match=r"names provider \('n1', 'p2'\), which is not in the plan"):
+        desk.change(Plan((provider("p1"),), alone.models, 16, 0))
+    assert desk.core.live_candidates("m", False, 1) == 1
