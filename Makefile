@@ -1,4 +1,4 @@
-# Verbs: up build debug test sim soak-core exhaust mutants sim-mutants chaos reconnect clients slow smoke bench bench-load lint types cov proto docs check clean. Each one installs what it needs into .venv.
+# Verbs: up build debug test sim soak-core soak-refs exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov proto docs check clean. Each one installs what it needs into .venv.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -11,7 +11,7 @@ STEPS ?= 200000
 DEPTH ?= 6
 SECONDS ?= 300
 
-.PHONY: up build debug test sim soak-core exhaust mutants sim-mutants chaos reconnect clients slow smoke bench bench-load lint types cov proto docs check clean
+.PHONY: up build debug test sim soak-core soak-refs exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov proto docs check clean
 
 # The interpreter and pip.
 $(VENV)/.made:
@@ -63,6 +63,14 @@ sim: $(VENV)/.built
 soak-core: $(VENV)/.built
 	$(PY) -m tests.soak.core $(STEPS) $(SEED)
 
+## Ten million leases taken and given back, and the rest of the core's steps: memory and references stay.
+soak-refs: $(VENV)/.built
+	$(PY) -m tests.soak.refs
+
+## The core's tests and its random steps under AddressSanitizer and UndefinedBehaviorSanitizer (CC=clang for the other).
+sanitize: $(VENV)/.dev
+	$(PY) scripts/sanitize_core.py $(STEPS) $(SEED)
+
 ## Core and model in a small world, every interleaving up to DEPTH steps.
 exhaust: $(VENV)/.built
 	$(PY) -m tests.soak.exhaust $(DEPTH)
@@ -104,6 +112,14 @@ bench: $(VENV)/.built
 	$(PY) -m benchmarks.config_ratios
 	$(PY) -m benchmarks.stalled_reader
 	$(PY) -m benchmarks.load.run --only requests --connections 32 --rounds 3
+
+## The core's costs against their targets, as ratios of one run.
+bench-core: $(VENV)/.built
+	$(PY) -m benchmarks.core_ratios
+
+## The core's instructions per operation before and after this change (needs valgrind); BASE= names what it is before.
+guard: $(VENV)/.dev
+	$(PY) -m benchmarks.core_guard $(BASE)
 
 ## End to end: direct, HAProxy and Edge + Node in one run (needs haproxy).
 bench-load: $(VENV)/.built
