@@ -186,7 +186,11 @@ class Registrar:
             host=session.host,
         )
         response = pb.RegisterResponse(
-            generation=session.generation, payload_revision=revision, protocol=PROTOCOL, software=SOFTWARE
+            generation=session.generation,
+            payload_revision=revision,
+            protocol=PROTOCOL,
+            software=SOFTWARE,
+            run_window_bytes=edge.runtime.run_window_bytes,
         )
         link.start(registration_entries(response, edge.runtime.encoded[request.node_id]))
         return link

@@ -91,7 +91,6 @@ class Node:
             silence_ns=limits.silence_ms * NS_PER_MS,
             old_runs_ms=limits.old_runs_ms,
             pace_ns=limits.pace_ms * NS_PER_MS,
-            run_window_bytes=limits.run_window_bytes,
         )
         self.router = Router(
             Surroundings(

@@ -112,7 +112,6 @@ class SessionLimits(NamedTuple):
     silence_ns: int = SILENCE_LIMIT_NS
     old_runs_ms: int = 5_000
     pace_ns: int = 2_000_000
-    run_window_bytes: int = RUN_WINDOW_BYTES
 
 
 class SessionEnd(NamedTuple):
@@ -152,7 +151,7 @@ class Session:
         self._limits = limits
         self._earlier = earlier
         self._outbox = Outbox(stream, clock, loop, pace_ns=limits.pace_ns, on_closed=self._on_unwritable)
-        self.relay = Relay(router, self._outbox, limits.run_window_bytes)
+        self.relay = Relay(router, self._outbox)
         self._silence = Silence(clock, loop, self._on_silent, limits.silence_ns)
         self._beat = Beat(loop, self._send_heartbeat, limits.heartbeat_ns)
         self._state = SessionState.REGISTERING
@@ -340,6 +339,7 @@ class Session:
             return
         self._move(SessionEvent.ACCEPTED)
         self.generation = answer.generation
+        self.relay.window_bytes = answer.run_window_bytes or RUN_WINDOW_BYTES  # 0: an Edge that does not say it
         log.info("session_accepted", generation=answer.generation, payload_revision=answer.payload_revision)
         self._beat.start()
         payload = answer.payload if answer.HasField("payload") else None

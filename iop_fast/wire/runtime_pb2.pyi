@@ -314,6 +314,7 @@ class RegisterResponse(_message.Message):
     PAYLOAD_SHA256_FIELD_NUMBER: _builtins.int
     PROTOCOL_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
+    RUN_WINDOW_BYTES_FIELD_NUMBER: _builtins.int
     refusal: Global___Refusal.ValueType
     detail: _builtins.str
     """For people: what was wrong and what to do."""
@@ -326,6 +327,8 @@ class RegisterResponse(_message.Message):
     protocol: _builtins.str
     """"major.minor" of the Edge."""
     software: _builtins.str
+    run_window_bytes: _builtins.int
+    """The window that each direction of a run starts with, for both sides: `edge.link.run_window_bytes`. 0: 256 KiB."""
     @_builtins.property
     def payload(self) -> Global___NodeConfigPayload:
         """The payload, unless it is over 512 KiB: then this is unset, `payload_bytes` and `payload_sha256` describe it and
@@ -344,10 +347,11 @@ class RegisterResponse(_message.Message):
         payload_sha256: _builtins.bytes = ...,
         protocol: _builtins.str = ...,
         software: _builtins.str = ...,
+        run_window_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "generation", b"generation", "payload", b"payload", "payload_bytes", b"payload_bytes", "payload_revision", b"payload_revision", "payload_sha256", b"payload_sha256", "protocol", b"protocol", "refusal", b"refusal", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "generation", b"generation", "payload", b"payload", "payload_bytes", b"payload_bytes", "payload_revision", b"payload_revision", "payload_sha256", b"payload_sha256", "protocol", b"protocol", "refusal", b"refusal", "run_window_bytes", b"run_window_bytes", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1302,8 +1306,8 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class WindowUpdate(_message.Message):
-    """The receiver of a run's bytes grants `bytes` more. Each direction of a run starts with 256 KiB; the opening frame's
-    own body piece counts.
+    """The receiver of a run's bytes grants `bytes` more. Each direction of a run starts with RegisterResponse's
+    `run_window_bytes`; the opening frame's own body piece counts.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -313,8 +313,10 @@ def test_a_frozen_node_is_lost_and_rejoins(tmp_path: Path) -> None:
     run(work())
 
 
-def test_large_bodies_and_answers_pass_whole_beside_a_small_stream(tmp_path: Path) -> None:
-    """B13: 10 MB up, 6 MB down, one event of 5 MB; a small stream on the same Node goes on meanwhile."""
+@pytest.mark.parametrize("window", [16_384, 262_144, 2_097_152])
+def test_large_bodies_and_answers_pass_whole_beside_a_small_stream(tmp_path: Path, window: int) -> None:
+    """B13: 10 MB up, 6 MB down, one event of 5 MB; a small stream on the same Node goes on meanwhile. The Node takes
+    the window that the Edge's file gives."""
     image = "".join(random.Random(13).choices("ABCDEFGHIJKLMNOP", k=10_000_000))
     reply = json.dumps({"text": "x" * 6_000_000}).encode()
     event = b'data: {"text":"' + b"y" * 5_000_000 + b'"}\n\n'
@@ -325,7 +327,7 @@ def test_large_bodies_and_answers_pass_whole_beside_a_small_stream(tmp_path: Pat
     async def work() -> None:
         async with FakeBackend() as backend:
             nodes = {"n1": [provider("p1", 8, endpoint=backend.url)]}
-            async with fleet(tmp_path, nodes, ["n1"]) as f:
+            async with fleet(tmp_path, nodes, ["n1"], edge={"link": {"run_window_bytes": window}}) as f:
                 backend.scripts = [sse(EVENTS * 10, delay_s=0.01)]
                 small = asyncio.create_task(f.chat(stream=True))
                 await until(lambda: len(backend.requests) == 1, "the small stream runs")

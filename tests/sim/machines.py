@@ -206,7 +206,6 @@ class NodeProgram:
             silence_ns=limits.silence_ms * NS_PER_MS,
             old_runs_ms=limits.old_runs_ms,
             pace_ns=limits.pace_ms * NS_PER_MS,
-            run_window_bytes=script.run_window_bytes,
         )
         self._world = world
         self.is_draining = False

@@ -51,8 +51,8 @@ class Link(Section):
         le=64 * MIB,
     )
     run_window_bytes: int = setting(
-        "Bytes of one request on their way at one time, per direction; equal to the Node's limits.run_window_bytes. An "
-        "answer whose client does not read keeps at most this and 64 KiB in memory.",
+        "Bytes of one request on their way at one time, per direction; the Nodes are told. An answer whose "
+        "client does not read keeps at most this and 64 KiB in memory.",
         apply="restart",
         unit="bytes",
         default=262_144,

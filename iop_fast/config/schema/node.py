@@ -166,14 +166,6 @@ class NodeLimits(Section):
         ge=65_536,
         le=64 * MIB,
     )
-    run_window_bytes: int = setting(
-        "Bytes of one request on their way at one time, per direction; equal to the Edge's edge.link.run_window_bytes.",
-        apply="restart",
-        unit="bytes",
-        default=262_144,
-        ge=16_384,
-        le=64 * MIB,
-    )
 
 
 def echo_models() -> tuple[NativeModel, ...]:

@@ -92,6 +92,17 @@ def test_a_provider_that_does_not_answer_holds_the_ack_back_for_a_second_at_most
     assert names(frame.provider_states.providers) == {"p1": ("UP", "")}
 
 
+@pytest.mark.parametrize(("said", "window"), [(0, 262_144), (16_384, 16_384), (1_048_576, 1_048_576)])
+def test_the_window_of_runs_is_the_edges(world: NodeWorld, said: int, window: int) -> None:
+    talk = world.session()
+    talk.accept(payload(provider()), run_window_bytes=said)
+    talk.open(1)
+    (run,) = world.adapter().runs
+    run.sink.on_data(b"x" * (window + 1))
+    talk.loop.run_for(1)
+    assert sum(len(frame.data) for frame in talk.heard("data")) == window
+
+
 @pytest.mark.parametrize(
     ("refusal", "name"),
     [
