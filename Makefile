@@ -128,7 +128,7 @@ bench-load: $(VENV)/.built
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(VENV)/bin/cython-lint --max-line-length 120 src_pyx
+	PATH="$(VENV)/bin:$$PATH" cython-lint --max-line-length 120 src_pyx
 
 types: $(VENV)/.built
 	$(PY) -m mypy
