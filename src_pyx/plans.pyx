@@ -75,13 +75,15 @@ cdef class Catalog:
     # Reading ----------------------------------------------------------------------------------------------------------
 
     cdef Staging read(self, object plan):
+        cdef Staging staging
         if self.is_reading:
             raise RuntimeError("reconfigure called while a plan is being read")
         self.is_reading = True
         try:
-            return self.stage(plan)
+            staging = self.stage(plan)
         finally:
             self.is_reading = False
+        return staging
 
     cdef Staging stage(self, object plan):
         cdef Staging staging = Staging.__new__(Staging)

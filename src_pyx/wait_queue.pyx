@@ -37,6 +37,7 @@ and 24 for each provider that can serve it.
 
 cimport cython
 from cpython.mem cimport PyMem_Free
+from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from iop_fast._core.ledger cimport NONE
@@ -317,8 +318,6 @@ cdef class WaitQueue:
     cdef void unmark_all(self) noexcept:
         self.marked_count = 0
         self.mark += 1
-        if self.mark == 0:
-            self.mark = 1
 
     cdef void mark_line(self, int32_t row) noexcept:
         if self.lines[row].mark != self.mark:

@@ -1,7 +1,7 @@
 """C interface of the wait queue; what it means stands in src_pyx/wait_queue.pyx."""
 
 cimport cython
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from iop_fast._core.ledger cimport ModelState, ProviderState
 from iop_fast._core.line_index cimport LineHeap, LineIndex
@@ -30,7 +30,7 @@ cdef struct Line:
     int32_t tail
     int32_t waiting         # 0 = this row is free
     int32_t chain_next      # lines of one hash bucket; chains the free rows too
-    uint32_t mark
+    uint64_t mark           # of the step that marked it last
     uint8_t is_long
 
 
@@ -68,7 +68,7 @@ cdef class WaitQueue:
     cdef int32_t last_decided
     cdef int32_t* marked
     cdef int32_t marked_count
-    cdef uint32_t mark
+    cdef uint64_t mark
     cdef int32_t* heap
     cdef int32_t heap_count
 

@@ -251,3 +251,17 @@ def test_callers_are_called_once() -> None:
     desk.core.tick(desk.at(10).now)
     desk.core.drain(desk.now)
     assert [caller.calls for caller in callers] == [1, 1, 1]
+
+
+def test_a_readmitted_request_that_waits_alone_keeps_its_deadline() -> None:
+    desk = Desk(plan(provider("p1"), provider("p2", node="n2"), timeout_ms=100))
+    lost = desk.ask()
+    assert desk.key(lost) == "p1"
+    assert isinstance(desk.at(10).ask(), Lease)
+    assert desk.core.node_down(desk.now, "n1", 1)
+    again = Caller()
+    assert isinstance(desk.at(20).core.readmit(desk.now, again, "m", 1, lost), Waiter)
+    assert desk.core.next_deadline_ns == 100 * MS
+    desk.at(100).core.tick(desk.now)
+    assert again.ended is TIMEOUT
+    assert desk.core.next_deadline_ns == 0
