@@ -110,9 +110,9 @@ class EchoRun:
         self._upstream = upstream
         self._request = request
         self._sink = sink
-        self._body = bytearray()
+        self._body = bytearray(request.body)  # at once: a further piece may come in the same turn
         self._pieces: Iterator[bytes] | None = None
-        self._is_complete = False
+        self._is_complete = request.body_complete
         self._is_paused = False
         self._is_due = False
         self._has_ended = False
@@ -121,12 +121,21 @@ class EchoRun:
     def _begin(self) -> None:
         self._timer = None
         self._sink.on_taken()
-        self._take(self._request.body, self._request.body_complete)
+        if self._request.body:
+            self._sink.on_consumed(len(self._request.body))
+        if self._is_complete:
+            self._answer()
 
     def feed(self, piece: bytes, complete: bool) -> None:
         """Take a piece of the body."""
-        if not self._has_ended:
-            self._take(piece, complete)
+        if self._has_ended or self._is_complete:
+            return
+        self._body += piece
+        self._is_complete = complete
+        if piece:
+            self._sink.on_consumed(len(piece))
+        if complete and self._timer is None:  # else the run has not begun and answers when it does
+            self._answer()
 
     def pause(self) -> None:
         """Hold the next piece back."""
@@ -145,14 +154,6 @@ class EchoRun:
             self._cancel_timer()
             end = End(pb.RunEnd.CANCELLED, "cancelled", None)
             self._upstream.adapter.loop.call_soon(self._sink.on_end, end)
-
-    def _take(self, piece: bytes, complete: bool) -> None:
-        self._body += piece
-        if piece:
-            self._sink.on_consumed(len(piece))
-        if complete and not self._is_complete:
-            self._is_complete = True
-            self._answer()
 
     def _answer(self) -> None:
         adapter = self._upstream.adapter

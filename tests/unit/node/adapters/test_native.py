@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -219,6 +220,20 @@ def test_a_body_in_pieces_is_collected_and_its_window_renewed(echo: Echo) -> Non
     echo.loop.settle()
     assert sink.consumed == len(body)
     assert json.loads(sink.body)["usage"]["completion_tokens"] == 1000
+
+
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_pieces_that_come_in_the_turn_of_the_opening_follow_it(echo: Echo, pieces: int) -> None:
+    body = json.dumps(chat("hello there")).encode()
+    cuts = [len(body) * number // pieces for number in range(pieces + 1)]
+    parts = [body[start:end] for start, end in pairwise(cuts)]
+    sink = RecordingSink()
+    run = echo.upstream.start(request(parts[0], body_complete=False, body_length=len(body)), sink)
+    for number, part in enumerate(parts[1:], 2):
+        run.feed(part, number == pieces)
+    echo.loop.run_for(60)
+    assert json.loads(sink.body)["choices"][0]["message"]["content"] == "hello there"
+    assert sink.calls.count("end") == 1
 
 
 def test_pieces_come_at_the_models_pace() -> None:
