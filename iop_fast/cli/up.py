@@ -17,6 +17,7 @@ from types import FrameType
 
 import click
 import yaml
+from click.core import ParameterSource
 
 from iop_fast.cli import smollm2
 from iop_fast.cli.admin_client import AdminError, get_json
@@ -27,6 +28,7 @@ from iop_fast.errors import ConfigError
 READY_LIMIT_S = 60.0
 MODEL_LIMIT_S = 180.0  # a cold disk reads 100 MB of weights
 EXIT_REFUSED = 2
+ANY_HOSTS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 EDGE_TEMPLATE = """\
@@ -52,15 +54,15 @@ native_models:
 """
 
 READY_TEXT = """\
-ready: model {model} on http://{listen}/v1
+ready: model {model} on {url}/v1
 
-  curl -sN http://{listen}/v1/chat/completions -H 'content-type: application/json' \\
+  curl -sN {url}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "hello"}}]}}'
 
   {python} -m pip install --quiet openai
   {python} - <<'PY'
   from openai import OpenAI
-  client = OpenAI(base_url="http://{listen}/v1", api_key="any")
+  client = OpenAI(base_url="{url}/v1", api_key="any")
   messages = [{{"role": "user", "content": "hello"}}]
   print(client.chat.completions.create(model="{model}", messages=messages).choices[0].message.content)
   PY
@@ -80,7 +82,7 @@ class Fleet:
     node_files: dict[str, Path]
     environment: dict[str, str]
     admin: str
-    listen: str
+    url: str
     model: str
 
 
@@ -94,12 +96,19 @@ class Fleet:
 @click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Port for clients.")
 @click.option("--link-port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port for the Node.")
 @click.option("--admin-port", type=click.IntRange(1, 65535), default=8082, show_default=True, help="Port of /status.")
-def up(model: str | None, config: Path | None, port: int, link_port: int, admin_port: int) -> None:
+@click.pass_context
+def up(
+    context: click.Context, model: str | None, config: Path | None, port: int, link_port: int, admin_port: int
+) -> None:
     """Run Edge and Node together on this machine, to try it out.
 
-    Everything listens on 127.0.0.1 (with -c, where FILE says). With -c each node of FILE runs here under a token made
-    for the run: the hashes in FILE are not used. Ctrl-C stops everything, a second one at once.
+    Everything listens on 127.0.0.1. With -c clients and /status find it where FILE says, and each node of FILE runs
+    here under a token made for the run, without TLS between it and the Edge: what FILE says of that is not used. Ctrl-C
+    stops everything, a second one at once.
     """
+    given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if config is not None and len(given) > 1:
+        raise click.UsageError("-c says all of the fleet: give no model and no port beside it")
     children = Children()
     catch_signals(children)
     with suppress(Stopped), ExitStack() as stack:
@@ -190,17 +199,26 @@ def small_fleet(folder: Path, token: str, model: str, provider: str, ports: tupl
     )
     node.write_text(NODE_TEMPLATE.format(node_id="local", link=f"127.0.0.1:{link_port}"), encoding="utf-8")
     environment = {**os.environ, "IOP_NODE_TOKEN": token}
-    return Fleet(edge, {"local": node}, environment, f"127.0.0.1:{admin_port}", f"127.0.0.1:{port}", model)
+    return Fleet(edge, {"local": node}, environment, f"127.0.0.1:{admin_port}", f"http://127.0.0.1:{port}", model)
 
 
 def own_fleet(config: Path, folder: Path, token: str) -> Fleet:
-    """The fleet of an Edge file, all of its Nodes on this machine under the run's token."""
+    """The fleet of an Edge file, all of its Nodes on this machine under the run's token.
+
+    The link between them stays on this machine: it needs no TLS, whatever FILE says of it.
+    """
     try:
         loaded = load_edge(config).config
     except ConfigError as error:
         click.echo(str(error), err=True)
         raise SystemExit(EXIT_REFUSED) from None
+    link = with_port(f"127.0.0.1:{loaded.edge.listen.rpartition(':')[2]}")
+    listen, admin = with_port(loaded.openai.listen), with_port(loaded.admin.listen)
     document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    document["edge"] = {**(document.get("edge") or {}), "listen": link}
+    document["edge"].pop("tls", None)
+    for section, address in (("openai", listen), ("admin", admin)):
+        document[section] = {**(document.get(section) or {}), "listen": address}
     for entry in document["nodes"]:
         entry["token_hash_sha256"] = hashlib.sha256(token.encode()).hexdigest()
     edge = folder / "edge.yaml"
@@ -208,18 +226,22 @@ def own_fleet(config: Path, folder: Path, token: str) -> Fleet:
     node_files = {}
     for number, node in enumerate(loaded.nodes):
         node_files[node.id] = folder / f"node-{number}.yaml"
-        node_files[node.id].write_text(
-            NODE_TEMPLATE.format(node_id=node.id, link=reachable(str(loaded.edge.listen))), encoding="utf-8"
-        )
+        node_files[node.id].write_text(NODE_TEMPLATE.format(node_id=node.id, link=link), encoding="utf-8")
     environment = {**os.environ, "IOP_NODE_TOKEN": token}
-    listen = reachable(str(loaded.openai.listen))
-    return Fleet(edge, node_files, environment, str(loaded.admin.listen), listen, loaded.models[0].id)
+    scheme = "http" if loaded.openai.tls is None else "https"
+    return Fleet(edge, node_files, environment, admin, f"{scheme}://{reachable(listen)}", loaded.models[0].id)
+
+
+def with_port(address: str) -> str:
+    """The address with a port that is free now in the place of port 0."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{free_port()}" if port == "0" else address
 
 
 def reachable(listen: str) -> str:
     """The address by which a program of this machine reaches a listener."""
     host, _, port = listen.rpartition(":")
-    return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]", "") else listen
+    return f"{ANY_HOSTS.get(host, host)}:{port}"
 
 
 def run_fleet(stack: ExitStack, children: Children, fleet: Fleet) -> None:
@@ -231,7 +253,7 @@ def run_fleet(stack: ExitStack, children: Children, fleet: Fleet) -> None:
         node_arguments = ["iop_fast.cli", "node", "-c", str(file)]
         stack.enter_context(children.started(f"node {node_id}", node_arguments, fleet.environment))
     wait_until_ready(children, fleet)
-    click.echo(READY_TEXT.format(listen=fleet.listen, model=fleet.model, python=sys.executable))
+    click.echo(READY_TEXT.format(url=fleet.url, model=fleet.model, python=sys.executable))
     while True:
         children.check()
         time.sleep(0.2)

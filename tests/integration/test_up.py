@@ -7,15 +7,19 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.integration.edge_harness import config, make_certificate
 from tests.integration.fleet import free_ports
 
 READY_LIMIT_S = 30.0
@@ -24,15 +28,17 @@ AT_ONCE_S = 10.0
 
 
 class Up:
-    """A running `iop up --model echo`. Its children are known once it is ready."""
+    """A running `iop up`, of the echo model unless options are given. Its children are known once it is ready."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, *options: str) -> None:
         self.log = log
         self.port, link_port, admin_port = free_ports(3)
         ports = ["--port", str(self.port), "--link-port", str(link_port), "--admin-port", str(admin_port)]
         with log.open("wb") as output:
             self.running = subprocess.Popen(
-                [sys.executable, "-m", "iop_fast.cli", "up", "--model", "echo", *ports], stdout=output, stderr=output
+                [sys.executable, "-m", "iop_fast.cli", "up", *(options or ("--model", "echo", *ports))],
+                stdout=output,
+                stderr=output,
             )
         self.children: list[int] = []
 
@@ -77,9 +83,9 @@ def until(look: Callable[[], bool], limit_s: float, what: str) -> None:
 
 
 @contextmanager
-def up(folder: Path) -> Iterator[Up]:
+def up(folder: Path, *options: str) -> Iterator[Up]:
     """Run it; whatever is left at the end is killed, and the log is shown when the test fails."""
-    made = Up(folder / "up.log")
+    made = Up(folder / "up.log", *options)
     try:
         made.wait_ready()
         yield made
@@ -111,6 +117,23 @@ def test_the_lines_it_prints_work_as_printed(tmp_path: Path) -> None:
         it.running.send_signal(signal.SIGINT)
         assert it.running.wait(AT_ONCE_S) == 0
         assert not it.has_children()
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_a_fleet_of_ones_own_runs_on_free_ports_and_without_tls_of_its_link(tmp_path: Path, has_tls: bool) -> None:
+    cert, key = make_certificate(tmp_path)
+    tls = {"tls": {"cert_file": str(cert), "key_file": str(key)}} if has_tls else {}
+    echo = {"id": "echo-1", "type": "native", "profile": "echo", "models": ["served"], "capacity": 1}
+    file = tmp_path / "edge.yaml"
+    file.write_text(yaml.safe_dump(config({"n1": [echo]}, edge=tls, openai=tls)))
+    with up(tmp_path, "-c", str(file)) as it:
+        found = re.search(r"^ready: model m on (\S+)$", it.said, re.MULTILINE)
+        assert found is not None
+        assert found[1].startswith("https://127.0.0.1:" if has_tls else "http://127.0.0.1:")
+        trust = ssl.create_default_context(cafile=str(cert))
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
+        with urllib.request.urlopen(f"{found[1]}/chat/completions", body, READY_LIMIT_S, context=trust) as answer:
+            assert json.load(answer)["choices"][0]["message"]["content"] == "hello"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -193,3 +193,10 @@ def test_check_takes_its_file_as_the_other_commands_do() -> None:
     code, output = invoke("check")
     assert code == 2
     assert "a configuration file expected" in output
+
+
+def test_up_takes_no_model_and_no_port_beside_a_file(tmp_path: Path) -> None:
+    for option in (("--model", "echo"), ("--port", "8080")):
+        code, output = invoke("up", "-c", str(tmp_path / "edge.yaml"), *option)
+        assert code == 2
+        assert "give no model and no port beside it" in output
