@@ -133,9 +133,14 @@ lint: $(VENV)/.dev
 types: $(VENV)/.built
 	$(PY) -m mypy
 
-## Line coverage of iop_fast and src_pyx together, at least 90 %.
+## Line coverage of iop_fast and src_pyx together, at least 90 %. Two halves of the tests run side by side.
+COVER = PYTHONPATH=$(CURDIR)/build/debug $(CURDIR)/$(PY) -m coverage
 cov: debug
-	cd build/debug && ../../$(PY) -m coverage run -m pytest && ../../$(PY) -m coverage combine --quiet && ../../$(PY) -m coverage report
+	cd build/debug && rm -f .coverage* && { \
+	  $(COVER) run -m pytest -q tests/integration tests/sim & programs=$$!; \
+	  $(COVER) run -m pytest -q tests --ignore tests/integration --ignore tests/sim; rest=$$?; \
+	  wait $$programs && test $$rest = 0; }
+	cd build/debug && $(COVER) combine --quiet && $(COVER) report
 
 proto: $(VENV)/.dev
 	$(PY) scripts/gen_proto.py

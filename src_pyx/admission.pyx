@@ -140,6 +140,7 @@ cdef class Admission:
     def submit(self, int64_t now_ns, owner, str model, bint long, uint64_t needs):
         cdef Arrival arrival
         cdef Choice choice
+        cdef Lease lease
         arrival.model = self.catalog.names[model]
         arrival.is_long = long
         arrival.needs = needs
@@ -153,9 +154,10 @@ cdef class Admission:
         try:
             self.settlement.expire(now_ns)
             self.place_last(&arrival)
-            return self.grant_arrival(&arrival, choice.provider)
+            lease = self.grant_arrival(&arrival, choice.provider)
         finally:
             self.finish()
+        return lease
 
     def readmit(self, int64_t now_ns, owner, str model, uint64_t needs, Lease ended not None):
         cdef Arrival arrival
@@ -179,6 +181,7 @@ cdef class Admission:
 
     cdef object admit(self, int64_t now_ns, object owner, Arrival* arrival, Choice* choice):
         cdef Waiter waiter = None
+        cdef object result
         if choice.provider == NONE and choice.has_live:
             waiter = self.make_waiter(owner)
             self.choose_for_arrival(choice, arrival)  # allocating may have run a finalizer that stepped
@@ -188,9 +191,10 @@ cdef class Admission:
         self.begin(now_ns)
         try:
             self.settlement.expire(now_ns)
-            return self.arrive(arrival, choice, waiter)
+            result = self.arrive(arrival, choice, waiter)
         finally:
             self.finish()
+        return result
 
     cdef inline void choose_for_arrival(self, Choice* choice, const Arrival* arrival) noexcept:
         if arrival.model == NONE:

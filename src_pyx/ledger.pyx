@@ -172,7 +172,7 @@ cdef void* grown(void* rows, int32_t* capacity, size_t row_size) except NULL:
 # Slots ----------------------------------------------------------------------------------------------------------------
 
 cdef int refuse_grant(Ledger ledger, str what, int32_t provider) except -1:
-    raise AssertionError(f"{what} on {ledger.keys[provider]}")
+    raise AssertionError(f"{what} on {ledger.keys[provider]}")  # pragma: no cover - a bug of ours
 
 
 cdef inline int32_t take(
@@ -185,9 +185,9 @@ cdef inline int32_t take(
     cdef int32_t slot = table.first_free
     cdef LeaseEntry* entry
     if row.in_flight >= row.open_slots or slot == NONE:
-        refuse_grant(ledger, "I1: grant without a free live slot", provider)
+        refuse_grant(ledger, "I1: grant without a free live slot", provider)  # pragma: no cover - a bug of ours
     if takes_long and row.long_in_flight >= row.long_capacity:
-        refuse_grant(ledger, "I3: long grant without a free long slot", provider)
+        refuse_grant(ledger, "I3: long grant without a free long slot", provider)  # pragma: no cover - a bug of ours
     entry = &table.entries[slot]
     table.first_free = entry.node_next
     table.used += 1
@@ -230,10 +230,9 @@ cdef inline void name_lease(
 
 
 cdef int refuse_return(Ledger ledger, int32_t slot) except -1:
-    cdef LeaseEntry* entry = &ledger.table.entries[slot]
-    if entry.state != LEASE_HELD:
-        raise AssertionError(f"I2: lease {entry.lease_id} ended twice")
-    raise AssertionError(f"I1: {ledger.keys[entry.provider]} would fall below zero")
+    raise AssertionError(  # pragma: no cover - a bug of ours
+        f"I1 and I2: lease {ledger.table.entries[slot].lease_id} ended twice, or was never counted"
+    )
 
 
 cdef inline int give_back(Ledger ledger, int32_t slot, int64_t now_ns) except -1:
@@ -243,7 +242,7 @@ cdef inline int give_back(Ledger ledger, int32_t slot, int64_t now_ns) except -1
     cdef ProviderState* row = &ledger.providers[entry.provider]
     cdef ProviderMeter* meter = &ledger.meters[entry.provider]
     if entry.state != LEASE_HELD or row.in_flight <= 0 or row.long_in_flight < entry.took_long:
-        refuse_return(ledger, slot)
+        refuse_return(ledger, slot)  # pragma: no cover - a bug of ours
     row.in_flight -= 1
     row.long_in_flight -= entry.took_long
     observe(&meter.leases, now_ns - entry.granted_at_ns)

@@ -275,3 +275,17 @@ class TestReadmission:
         other = two_nodes()
         with pytest.raises(ValueError, match="another ledger"):
             self.again(other, lease)
+
+
+def test_a_health_report_that_ends_its_own_session_changes_nothing() -> None:
+    """The report is the caller's mapping: reading it may run anything."""
+    desk = Desk(plan(provider("p")))
+
+    class Report(dict[str, bool]):
+        def get(self, key: str, default: object = None) -> bool:  # type: ignore[override]
+            desk.core.node_down(desk.now, "n1", 1)
+            return False
+
+    assert not desk.core.health(desk.now, "n1", 1, Report())
+    assert desk.core.node_ready(desk.now, "n1", 2, {})
+    assert desk.row("p").healthy

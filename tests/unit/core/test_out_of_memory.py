@@ -214,3 +214,32 @@ def test_a_grant_whose_lease_finds_no_memory_is_taken_back_and_told() -> None:
             assert len(admission.reclaim(0)) == 1
             admission.verify()
     pytest.fail("the step never came through")
+
+
+def test_a_grant_that_is_lost_before_its_lease_finds_no_memory_leaves_nothing() -> None:
+    """Two are granted in one step; the first owner takes the Node down, and then memory fails."""
+    untold, everybody = 0, []
+    for number in range(40):
+        admission = ready(plan(provider("p"), queue=9))
+        kept = admission.submit(0, Caller(), "m", False, 1)
+
+        def ruin(_caller: PlainCaller, admission: Admission = admission, number: int = number) -> None:
+            admission.node_down(0, "n1", 1)
+            testcapi.set_nomemory(number, number + 1)
+
+        first, second = Caller("", ruin), Caller()
+        everybody += [kept, first]  # leases that go would be there for the next
+
+        for caller in (first, second):
+            assert isinstance(admission.submit(0, caller, "m", False, 1), Waiter)
+        try:
+            admission.reconfigure(0, plan(provider("p", 3), queue=9))
+        except MemoryError:
+            continue  # not in the core: where the step returns to
+        finally:
+            testcapi.remove_mem_hooks()
+        admission.verify()
+        untold += second.ended is None and [type(one) for one in admission.take_failures()] == [MemoryError]
+        assert not admission.reclaim(0)
+        assert not kept.is_held
+    assert untold > 0
