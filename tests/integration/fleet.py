@@ -198,14 +198,17 @@ class Fleet:
 async def fleet(
     folder: Path, nodes: dict[str, list[dict[str, object]]], start: Sequence[str] = (), **sections: Any
 ) -> AsyncIterator[Fleet]:
-    """Start an Edge with the given nodes configured, and those of `start` running."""
+    """Start an Edge with the given nodes configured, and those of `start` running.
+
+    Each request has a connection of its own, so that a kept one is never taken for a file left open.
+    """
     http_port, link_port, admin_port = free_ports(3)
     settings = config(nodes, **sections)
     settings["edge"]["listen"] = f"127.0.0.1:{link_port}"
     settings["openai"]["listen"] = f"127.0.0.1:{http_port}"
     settings["admin"]["listen"] = f"127.0.0.1:{admin_port}"
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(60)
+        connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=aiohttp.ClientTimeout(60)
     ) as client:
         made = Fleet(folder, settings, client, http_port, link_port, admin_port)
         try:
