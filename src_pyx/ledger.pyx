@@ -230,9 +230,8 @@ cdef inline void name_lease(
 
 
 cdef int refuse_return(Ledger ledger, int32_t slot) except -1:
-    raise AssertionError(  # pragma: no cover - a bug of ours
-        f"I1 and I2: lease {ledger.table.entries[slot].lease_id} ended twice, or was never counted"
-    )
+    lease_id = ledger.table.entries[slot].lease_id  # pragma: no cover - a bug of ours
+    raise AssertionError(f"I1 or I2: lease {lease_id} ended twice, or was never counted")  # pragma: no cover
 
 
 cdef inline int give_back(Ledger ledger, int32_t slot, int64_t now_ns) except -1:
