@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 
 import click
 
@@ -53,3 +55,16 @@ class LazyGroup(click.Group):
 @click.version_option(iop_fast.__version__, prog_name="iop")
 def main() -> None:
     """One OpenAI-compatible endpoint in front of a mixed fleet of model servers."""
+    open_standard_streams()
+
+
+def open_standard_streams() -> None:
+    """Open the null device in the place of standard streams that are closed, before a client's connection gets such a
+    number and what is written to the stream."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)

@@ -19,7 +19,8 @@ import yaml
 
 from tests.fakes.fake_node import FakeNode
 from tests.fakes.openai_backend import FakeBackend
-from tests.integration.edge_harness import CHAT, TOKEN, config, make_certificate, provider, run
+from tests.integration.edge_harness import CHAT, TOKEN, config, make_certificate, provider, run, until
+from tests.integration.fleet import free_ports
 
 LIMIT_S = 30.0
 
@@ -99,6 +100,39 @@ def test_a_taken_port_is_exit_code_1_without_a_traceback(tmp_path: Path) -> None
                 assert code == 1
                 assert f"iop edge: cannot listen on {address}: " in said
                 assert "Traceback" not in said
+
+    run(work())
+
+
+def test_closed_standard_streams_are_no_connections_numbers(tmp_path: Path) -> None:
+    """A client's connection on number 2 would be sent the log; uvloop aborts the process when it closes one of them."""
+
+    async def work() -> None:
+        (port,) = free_ports(1)
+        file = tmp_path / "edge.yaml"
+        file.write_text(yaml.safe_dump(config(openai={"listen": f"127.0.0.1:{port}"})))
+        command = f"exec {sys.executable} -m iop_fast.cli edge -c {file} <&- >&- 2>&-"
+        process = await asyncio.create_subprocess_exec("bash", "-c", command)
+        try:
+            async with aiohttp.ClientSession() as client:
+
+                async def is_served() -> bool:
+                    try:
+                        async with client.get(f"http://127.0.0.1:{port}/v1/models") as answer:
+                            return answer.status == 200
+                    except aiohttp.ClientConnectionError:
+                        return False
+
+                await until(is_served, "the Edge serves")
+                for descriptor in range(3):
+                    assert os.readlink(f"/proc/{process.pid}/fd/{descriptor}") == os.devnull
+            process.terminate()
+            async with asyncio.timeout(LIMIT_S):
+                assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
 
     run(work())
 
