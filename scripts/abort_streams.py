@@ -19,7 +19,7 @@ IDLE_LIMIT_S = 30.0
 
 
 async def leave_one(client: aiohttp.ClientSession, url: str, model: str, generator: random.Random) -> int | None:
-    """Read a few lines of one stream and cut the connection; the number of lines read, None when it had no slot in time.
+    """Read a few lines of one stream and cut the connection; the lines read, None when it had no slot in time.
 
     On a busy machine a small model may be slower than the queue is patient: that is an answer too, and leaves nothing.
     """
