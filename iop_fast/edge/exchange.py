@@ -68,7 +68,7 @@ from iop_fast.errors import Failure
 from iop_fast.seams import Downstream, End, Head, Usage
 from iop_fast.wire.runtime_pb2 import RunEnd
 
-# Of a model's name that a client made up, this much is said back to it.
+# Of a model's name that a client made up, this much is said back to it; of a Node's words, this much is logged.
 SHOWN_CHARACTERS = 128
 
 log = logs.get(__name__)
@@ -402,9 +402,7 @@ class Exchange:
         if self._state is not State.CANCELLING:
             return
         self._edge.count("released_unconfirmed")
-        log.warning(
-            "cancel_unconfirmed", request=self.request.id.decode(), node=self.node_id, provider=self.provider_id
-        )
+        log.warning("cancel_unconfirmed", **self._names())
         self.finish(self.outcome)
 
     def on_quiet(self) -> None:
@@ -453,6 +451,7 @@ class Exchange:
     def _take_bad_end(self, end: End) -> None:
         """A run ended without its whole answer."""
         verdict = verdict_on_end(end.status)
+        log.warning("provider_failed", **self._names(), what=verdict.message, detail=end.detail[:SHOWN_CHARACTERS])
         if end.status in UNSEEN_ENDS and not self._is_taken:
             self._admit_again(verdict)
         else:
@@ -532,6 +531,9 @@ class Exchange:
         link.cancel(self._run_id)
         self._drop_body()
         self._watch(self._edge.cancelling)
+
+    def _names(self) -> dict[str, str]:
+        return {"request": self.request.id.decode(), "node": self.node_id, "provider": self.provider_id}
 
     def _release(self) -> None:
         """End the lease, if there is one; what that frees is granted before this returns."""

@@ -89,8 +89,8 @@ MUTANTS = [
         ("who left still waits", "if waiter is not None and not self._edge.gate.cancel(waiter):", "if False:"),
         (
             "unconfirmed is held for ever",
-            '            "cancel_unconfirmed", request=self.request.id.decode(), node=self.node_id, provider=self.provider_id\n        )\n        self.finish(self.outcome)',
-            '            "cancel_unconfirmed", request=self.request.id.decode(), node=self.node_id, provider=self.provider_id\n        )',
+            'log.warning("cancel_unconfirmed", **self._names())\n        self.finish(self.outcome)',
+            'log.warning("cancel_unconfirmed", **self._names())',
         ),
         (
             "a slot comes back at the cancel",

@@ -15,6 +15,7 @@ from iop_fast.edge.exchange import Exchange, State
 from iop_fast.edge.outcomes import ENDS, UNSEEN_ENDS
 from iop_fast.edge.runtime import Runtime
 from iop_fast.errors import Failure
+from iop_fast.logs import JsonFormatter
 from iop_fast.seams import End, Head
 from iop_fast.wire.runtime_pb2 import RunEnd
 from tests.unit.edge.exchange_world import JSON_HEAD, OK, SSE_HEAD, Call, ExchangeWorld, provider_spec
@@ -186,7 +187,7 @@ def test_draining_ends_those_who_wait_and_those_who_come_late() -> None:
 
 
 @pytest.mark.parametrize("status", list(ENDS))
-def test_a_run_that_ends_without_an_answer_is_an_error(status: int) -> None:
+def test_a_run_that_ends_without_an_answer_is_an_error(status: int, caplog: pytest.LogCaptureFixture) -> None:
     with ExchangeWorld() as world:
         call = world.post()
         world.link.answer(1, status=status, taken=status not in UNSEEN_ENDS)
@@ -194,6 +195,8 @@ def test_a_run_that_ends_without_an_answer_is_an_error(status: int) -> None:
         assert_error(call, failure.value.status, failure.value.code)
         assert call.exchange.outcome == failure.reason
         assert "detail for the log" not in call.downstream.body.decode()
+        (record,) = [record for record in caplog.records if record.getMessage() == "provider_failed"]
+        assert "detail for the log" in JsonFormatter().format(record)
         world.assert_idle()
         assert world.post().exchange.state is State.DISPATCHED
 
