@@ -2,9 +2,9 @@
 
     python scripts/sanitize_core.py [STEPS] [SEED]
 
-A copy of the tree in build/sanitize; the compiler is $CC, gcc by default. Python's allocator is replaced by malloc, so
-that each table of the core stands between red zones. The random run of STEPS steps verifies all invariants after each
-of them. Leaks are not looked for here (the interpreter leaves some): `make soak-refs` does.
+A copy of the tree in build/sanitize for each compiler; it is $CC, gcc by default. Python's allocator is replaced by
+malloc, so that each table of the core stands between red zones. The random run of STEPS steps verifies all invariants
+after each of them. Leaks are not looked for here (the interpreter leaves some): `make soak-refs` does.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.core_guard import build  # noqa: E402
 from scripts.debug_tree import copy_tree  # noqa: E402
 
-TARGET = ROOT / "build" / "sanitize"
+TARGETS = ROOT / "build" / "sanitize"
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -Wno-error"
+# Cython calls a constructor without arguments with the address NULL + 0.
+CLANG_FLAGS = "-shared-libasan -fno-sanitize=pointer-overflow"
 PRELOADS = {"gcc": ("libasan.so", "libubsan.so"), "clang": ("libclang_rt.asan-x86_64.so",)}
 
 
@@ -44,14 +46,15 @@ def main(arguments: list[str]) -> int:
     compiler = os.environ.get("CC", "gcc")
     if shutil.which(compiler) is None:
         raise SystemExit(f"sanitize: no compiler {compiler!r}; name another by CC=")
-    shared = " -shared-libasan" if "clang" in Path(compiler).name else ""
-    os.environ.update(CC=compiler, CFLAGS=FLAGS + shared, LDFLAGS=FLAGS + shared)
-    copy_tree(TARGET)
-    if not build(TARGET):
+    flags = f"{FLAGS} {CLANG_FLAGS}" if "clang" in Path(compiler).name else FLAGS
+    os.environ.update(CC=compiler, CFLAGS=flags, LDFLAGS=flags)
+    target = TARGETS / Path(compiler).name
+    copy_tree(target)
+    if not build(target):
         return 1
     environment = {
         **os.environ,
-        "PYTHONPATH": str(TARGET),
+        "PYTHONPATH": str(target),
         "PYTHONMALLOC": "malloc",
         "LD_PRELOAD": preloads(compiler),
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
@@ -59,11 +62,11 @@ def main(arguments: list[str]) -> int:
     }
     steps = arguments[0] if arguments else "20000"
     commands = (
-        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/core"],
+        ["-m", "pytest", "-q", "--capture=no", "-p", "no:cacheprovider", "tests/unit/core"],
         ["-m", "tests.soak.core", steps, *arguments[1:2]],
     )
     for command in commands:
-        run = subprocess.run([sys.executable, *command], cwd=TARGET, env=environment, check=False)
+        run = subprocess.run([sys.executable, *command], cwd=target, env=environment, check=False)
         if run.returncode:
             return 1
     print(f"sanitize: {compiler} found nothing")
