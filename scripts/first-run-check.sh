@@ -54,7 +54,7 @@ sed -n '/^  curl /,/^$/p' "$log" | sed 's/^  //' >"$folder/curl.sh"
 sed -n '/^  .* -m pip install --quiet openai$/,/^  PY/p' "$log" | sed 's/^  //' >"$folder/sdk.sh"
 bash "$folder/curl.sh" >"$folder/curl.out" || fail "the printed curl line failed"
 grep -q '^data: \[DONE\]' "$folder/curl.out" || fail "the printed curl line got no whole stream"
-bash "$folder/sdk.sh" >"$folder/sdk.out" 2>&1 || fail "the printed SDK program failed"
+bash "$folder/sdk.sh" >"$folder/sdk.out" 2>>"$log" || fail "the printed SDK program failed"
 [ -s "$folder/sdk.out" ] || fail "the printed SDK program got an empty answer"
 echo "first run: curl and SDK answered; the SDK printed: $(head -c 200 "$folder/sdk.out")"
 
