@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from iop_fast.edge.ages import NO_HANDLE, AgeList
@@ -34,7 +35,7 @@ HEAD, BODY, SERVING, DRAINING, CLOSING, CLOSED = range(6)
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-class Peer(asyncio.Protocol):
+class Peer(asyncio.Protocol, ABC):
     """See the module's text."""
 
     __slots__ = (
@@ -112,9 +113,9 @@ class Peer(asyncio.Protocol):
         self._drop_all()
         return transport
 
+    @abstractmethod
     def _drop_all(self) -> None:
         """Let go of the input and of a request that is not finished: nothing is written from here on. Never raises."""
-        raise NotImplementedError
 
     def _enter_closed(self) -> None:
         self._state = CLOSED

@@ -17,6 +17,8 @@ from iop_fast._core.admission import Admission, Lease, Plan, Waiter
 from .dialogue import Caller as PlainCaller
 from .dialogue import plan, provider
 
+# CPython's own test module has the hook; a distribution may leave it out. Under a tracer (`make cov`) the tracer itself
+# meets the missing memory and ends the process; `make test` has none, so these tests run there.
 testcapi = pytest.importorskip("_testcapi")
 if sys.gettrace() is not None:
     pytest.skip("a tracer that finds no memory takes the process down", allow_module_level=True)
