@@ -11,8 +11,8 @@ no threads, no executor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from iop_fast.errors import Failure
 
@@ -149,11 +149,15 @@ class Usage(NamedTuple):
 
 
 class End(NamedTuple):
-    """Terminal frame of a run. `status` is a value of `RunEnd.Status` in proto/iop/runtime.proto."""
+    """Terminal frame of a run. `status` is a value of `RunEnd.Status` in proto/iop/runtime.proto.
+
+    `refusal_status` is the HTTP status of a provider's own refusal of a normalized run (REFUSED), else 0.
+    """
 
     status: int
     detail: str
     usage: Usage | None
+    refusal_status: int = 0
 
 
 class TunnelRequest(NamedTuple):
@@ -168,6 +172,21 @@ class TunnelRequest(NamedTuple):
     body_length: int
     model: str
     stream: bool
+
+
+class RunOpening(NamedTuple):
+    """Opening of a normalized run, as `RunRequest` in proto/iop/runtime.proto; `kind` is a value of its `Kind`.
+
+    `body` is the first piece of a serialized `RunInput` of `body_length` bytes.
+    """
+
+    provider_id: str
+    model: str
+    kind: int
+    stream: bool
+    body: bytes
+    body_complete: bool
+    body_length: int
 
 
 class EdgeRun(Protocol):
@@ -238,5 +257,103 @@ class Upstream(Protocol):
     """An adapter: starts runs on one provider. No task per run is implied."""
 
     def start(self, request: TunnelRequest, sink: UpstreamSink) -> UpstreamRun:
+        """Start a run and return its handle at once; failures come through `sink.on_end`."""
+        ...
+
+
+class TaskPart(NamedTuple):
+    """A part of a message: `kind` is text, image or audio; `text` has the characters, `data` the decoded bytes of the
+    others, `media_type` their type where it is known."""
+
+    kind: str
+    text: str = ""
+    data: bytes = b""
+    media_type: str = ""
+
+
+class TaskMessage(NamedTuple):
+    """One message. `tool_calls` is the OpenAI array of an assistant's message, parsed; empty where there is none."""
+
+    role: str
+    parts: Sequence[TaskPart]
+    name: str = ""
+    tool_call_id: str = ""
+    tool_calls: Sequence[Mapping[str, Any]] = ()
+
+
+class RunTask(NamedTuple):
+    """A normalized run as an adapter gets it: whole, and read.
+
+    `kind` is a value of `RunRequest.Kind`. A chat has `messages`, a completion has its prompts and an embedding its
+    texts in `inputs`. `parameters` are the generation parameters, tools, tool choice and response format, names and
+    values as the OpenAI API spells them.
+    """
+
+    model: str
+    kind: int
+    stream: bool
+    messages: Sequence[TaskMessage]
+    inputs: Sequence[str]
+    parameters: Mapping[str, Any]
+
+
+class RunHandle(Protocol):
+    """A started normalized run, as the relay holds it."""
+
+    def pause(self) -> None:
+        """Stop making events: the window is used up. What was read already may still come. Idempotent."""
+        ...
+
+    def resume(self) -> None:
+        """Go on. Idempotent."""
+        ...
+
+    def cancel(self) -> None:
+        """Close the provider's connection (kill the child, stop the model), then call `on_end` once. Idempotent."""
+        ...
+
+
+class RunSink(Protocol):
+    """What an adapter calls on the relay for a normalized run. After `on_end` it calls nothing more.
+
+    `index` is the choice, or the input of an embedding, that an event belongs to. Empty texts are dropped.
+    """
+
+    def on_taken(self) -> None:
+        """The provider accepted the request and may have seen it: it must not be sent elsewhere."""
+        ...
+
+    def on_text(self, text: str, index: int = 0) -> None:
+        """The next characters of the answer."""
+        ...
+
+    def on_reasoning(self, text: str, index: int = 0) -> None:
+        """The next characters of the model's reasoning, apart from its answer."""
+        ...
+
+    def on_tool_call(self, call_index: int, call_id: str, name: str, arguments: str, index: int = 0) -> None:
+        """A tool call, or a part of one: `call_id` and `name` come once, first; `arguments` is a piece of JSON text."""
+        ...
+
+    def on_embedding(self, values: Sequence[float], index: int = 0) -> None:
+        """The embedding of one input."""
+        ...
+
+    def on_finish(self, reason: str, index: int = 0) -> None:
+        """Why a choice ended: stop, length, tool_calls or content_filter."""
+        ...
+
+    def on_end(self, end: End) -> None:
+        """The run is over and everything it held is free again. Exactly once.
+
+        A refusal by the provider before its first event is `End(REFUSED, message, None, http_status)`.
+        """
+        ...
+
+
+class RunAdapter(Protocol):
+    """An adapter for normalized runs of one provider."""
+
+    def start(self, task: RunTask, sink: RunSink) -> RunHandle:
         """Start a run and return its handle at once; failures come through `sink.on_end`."""
         ...

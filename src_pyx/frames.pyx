@@ -287,7 +287,9 @@ def encode_end(uint64_t run_id, end not None):
     cdef uint64_t prompt = 0, completion = 0, cached = 0
     cdef Py_ssize_t usage_size = 0
     cdef uint64_t wide_status = <uint64_t><long long>status     # a negative enum travels sign-extended
+    cdef uint32_t refusal_status = <object>PyTuple_GET_ITEM(end, 3)
     cdef Py_ssize_t size = number_field_size(wide_status) + bytes_field_size(PyBytes_GET_SIZE(detail))
+    size += number_field_size(refusal_status)
     if usage is not None:
         prompt, completion, cached = usage
         usage_size = number_field_size(prompt) + number_field_size(completion) + number_field_size(cached)
@@ -301,7 +303,8 @@ def encode_end(uint64_t run_id, end not None):
         at = put_varint(at + 1, usage_size)
         at = put_number_field(at, 1, prompt)
         at = put_number_field(at, 2, completion)
-        put_number_field(at, 3, cached)
+        at = put_number_field(at, 3, cached)
+    put_number_field(at, 4, refusal_status)
     return entry
 
 
@@ -607,6 +610,7 @@ cdef object read_end(Cursor at, Cursor end):
     cdef bint has_usage = False
     cdef Cursor start = NULL
     cdef int32_t status = 0
+    cdef uint32_t refusal_status = 0
     cdef str detail = ""
     while at < end:
         at = read_tag(at, end, &tag)
@@ -624,12 +628,15 @@ cdef object read_end(Cursor at, Cursor end):
             if at != NULL:
                 has_usage = True
                 read_usage(start, at, counts)
+        elif tag == (4 << 3 | VARINT):
+            at = read_varint(at, end, &number)
+            refusal_status = <uint32_t>number
         else:
             at = skip_field(at, end, tag, 0)
         if at == NULL:
             raise malformed("RunEnd")
     usage = new_tuple(Usage, (counts[0], counts[1], counts[2])) if has_usage else None
-    return new_tuple(End, (status, detail, usage))
+    return new_tuple(End, (status, detail, usage, refusal_status))
 
 
 cdef int read_window(Cursor at, Cursor end, uint64_t *byte_count) except -1:

@@ -943,7 +943,10 @@ Global___RequestBody: _TypeAlias = RequestBody  # noqa: Y015
 
 @_typing.final
 class RunRequest(_message.Message):
-    """Opens a normalized run on an Ollama, CLI or native provider."""
+    """Opens a normalized run on an Ollama, CLI or native provider. What it works on, a serialized RunInput, may be larger
+    than a message: it travels as a tunnel's body does, `input` is the first piece of it (all of it when `input_complete`)
+    and RequestBody frames bring the rest, within the run's window.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -965,19 +968,52 @@ class RunRequest(_message.Message):
     PROVIDER_ID_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
-    MESSAGES_FIELD_NUMBER: _builtins.int
-    INPUTS_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
-    PARAMETERS_JSON_FIELD_NUMBER: _builtins.int
+    INPUT_FIELD_NUMBER: _builtins.int
+    INPUT_COMPLETE_FIELD_NUMBER: _builtins.int
+    INPUT_LENGTH_FIELD_NUMBER: _builtins.int
     provider_id: _builtins.str
     model: _builtins.str
     """served model"""
     kind: Global___RunRequest.Kind.ValueType
     stream: _builtins.bool
+    """the caller asked for a stream; events come as they are made either way"""
+    input: _builtins.bytes
+    input_complete: _builtins.bool
+    input_length: _builtins.int
+    """of the whole RunInput"""
+    def __init__(
+        self,
+        *,
+        provider_id: _builtins.str = ...,
+        model: _builtins.str = ...,
+        kind: Global___RunRequest.Kind.ValueType = ...,
+        stream: _builtins.bool = ...,
+        input: _builtins.bytes = ...,
+        input_complete: _builtins.bool = ...,
+        input_length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "input_complete", b"input_complete", "input_length", b"input_length", "kind", b"kind", "model", b"model", "provider_id", b"provider_id", "stream", b"stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunRequest: _TypeAlias = RunRequest  # noqa: Y015
+
+@_typing.final
+class RunInput(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    PARAMETERS_JSON_FIELD_NUMBER: _builtins.int
     parameters_json: _builtins.bytes
-    """Generation parameters and tools as the OpenAI API spells them, one JSON object."""
+    """Generation parameters, tools, tool choice and response format as the OpenAI API spells them, one JSON object."""
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunMessage]: ...
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunMessage]:
+        """CHAT"""
+
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """COMPLETION: prompts, EMBEDDING: texts"""
@@ -985,21 +1021,17 @@ class RunRequest(_message.Message):
     def __init__(
         self,
         *,
-        provider_id: _builtins.str = ...,
-        model: _builtins.str = ...,
-        kind: Global___RunRequest.Kind.ValueType = ...,
         messages: _abc.Iterable[Global___RunMessage] | None = ...,
         inputs: _abc.Iterable[_builtins.str] | None = ...,
-        stream: _builtins.bool = ...,
         parameters_json: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "kind", b"kind", "messages", b"messages", "model", b"model", "parameters_json", b"parameters_json", "provider_id", b"provider_id", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "messages", b"messages", "parameters_json", b"parameters_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RunRequest: _TypeAlias = RunRequest  # noqa: Y015
+Global___RunInput: _TypeAlias = RunInput  # noqa: Y015
 
 @_typing.final
 class RunMessage(_message.Message):
@@ -1233,6 +1265,8 @@ class RunEnd(_message.Message):
         """refused: the Node takes no new runs"""
         INTERNAL: RunEnd._Status.ValueType  # 7
         """our bug on the Node"""
+        REFUSED: RunEnd._Status.ValueType  # 8
+        """the provider of a normalized run answered with an error of its own"""
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
     OK: RunEnd.Status.ValueType  # 0
@@ -1251,13 +1285,18 @@ class RunEnd(_message.Message):
     """refused: the Node takes no new runs"""
     INTERNAL: RunEnd.Status.ValueType  # 7
     """our bug on the Node"""
+    REFUSED: RunEnd.Status.ValueType  # 8
+    """the provider of a normalized run answered with an error of its own"""
 
     STATUS_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    REFUSAL_STATUS_FIELD_NUMBER: _builtins.int
     status: Global___RunEnd.Status.ValueType
     detail: _builtins.str
     """for people; never a secret"""
+    refusal_status: _builtins.int
+    """REFUSED: the HTTP status that says it best, 400 to 599; `detail` is for the client"""
     @_builtins.property
     def usage(self) -> Global___Usage:
         """unset: the provider reported none"""
@@ -1268,10 +1307,11 @@ class RunEnd(_message.Message):
         status: Global___RunEnd.Status.ValueType = ...,
         detail: _builtins.str = ...,
         usage: Global___Usage | None = ...,
+        refusal_status: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "status", b"status", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "refusal_status", b"refusal_status", "status", b"status", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

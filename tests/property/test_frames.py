@@ -18,7 +18,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 octets = st.binary(max_size=200)
 pairs = st.lists(st.tuples(octets, octets), max_size=6)
 usages = st.none() | st.builds(Usage, uint64, uint64, uint64)
-ends = st.builds(End, st.integers(-(2**31), 2**31 - 1), texts, usages)
+ends = st.builds(End, st.integers(-(2**31), 2**31 - 1), texts, usages, st.integers(0, 2**32 - 1))
 heads = st.builds(Head, st.integers(0, 2**32 - 1), octets, pairs)
 requests = st.builds(TunnelRequest, texts, octets, octets, pairs, octets, st.booleans(), uint64, texts, st.booleans())
 
@@ -29,7 +29,12 @@ def headers_message(headers: Any) -> list[pb.Header]:
 
 def end_message(end: End) -> pb.RunEnd:
     usage = None if end.usage is None else pb.Usage(**end.usage._asdict())
-    return pb.RunEnd(status=end.status, detail=end.detail, usage=usage)  # type: ignore[arg-type]
+    return pb.RunEnd(
+        status=end.status,  # type: ignore[arg-type]
+        detail=end.detail,
+        usage=usage,
+        refusal_status=end.refusal_status,
+    )
 
 
 def head_message(head: Head) -> pb.ResponseHead:
@@ -183,7 +188,7 @@ def head_of(message: pb.ResponseHead) -> Head:
 def end_of(message: pb.RunEnd) -> End:
     usage = message.usage
     counts = Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens)
-    return End(message.status, message.detail, counts if message.HasField("usage") else None)
+    return End(message.status, message.detail, counts if message.HasField("usage") else None, message.refusal_status)
 
 
 def expected_calls(batch: pb.Batch, known: dict[int, Any]) -> list[tuple[Any, ...]]:
