@@ -189,6 +189,50 @@ class RunOpening(NamedTuple):
     body_length: int
 
 
+class RunText(NamedTuple):
+    """An event of a normalized run, as `RunEvent` in proto/iop/runtime.proto: the next characters of the answer.
+
+    `choice` is here and in the other events the choice, or the input of an embedding, that it belongs to.
+    """
+
+    text: str
+    choice: int
+
+
+class RunReasoning(NamedTuple):
+    """The next characters of the model's reasoning."""
+
+    text: str
+    choice: int
+
+
+class RunToolCall(NamedTuple):
+    """A tool call or a part of one, the `call_index`-th of its choice; what a part does not bring is empty."""
+
+    call_index: int
+    call_id: str
+    name: str
+    arguments: str
+    choice: int
+
+
+class RunEmbedding(NamedTuple):
+    """The embedding of one input: float32, little-endian, which is what the API's base64 form encodes."""
+
+    values: bytes
+    choice: int
+
+
+class RunFinish(NamedTuple):
+    """Why a choice ended."""
+
+    reason: str
+    choice: int
+
+
+RunSaid = RunText | RunReasoning | RunToolCall | RunEmbedding | RunFinish
+
+
 class EdgeRun(Protocol):
     """What an Edge link calls on the run behind a run id (the exchange). Callbacks never raise for a client's sake."""
 
@@ -197,7 +241,18 @@ class EdgeRun(Protocol):
         ...
 
     def on_answer(self, taken: bool, head: Head | None, data: list[bytes], end: End | None) -> None:
-        """Take everything that one message brought for this run, at most one call a message."""
+        """Take everything that one message brought for this run, at most one call a message.
+
+        A normalized run gets here what comes without an event: `taken` and `end`. `head` and `data` are a tunnel's.
+        """
+        ...
+
+    def on_events(self, taken: bool, said: list[RunSaid], byte_count: int, end: End | None) -> None:
+        """Take everything that one message brought for this normalized run; instead of `on_answer`, if it has events.
+
+        The events stand in their order and count `byte_count` bytes of the run's window. Those of a later version are
+        left out, and counted. A tunnel gets this from a Node that is broken.
+        """
         ...
 
     def on_window(self, byte_count: int) -> None:

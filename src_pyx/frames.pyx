@@ -6,8 +6,11 @@ message's own end. A message is decoded whole before anything of it is delivered
 
 Fields are matched on number and wire type together, so a known number with another wire type is an unknown field, and
 unknown fields are skipped: both as protobuf does. A field that occurs twice in a nested message counts the last time.
-What the comments of runtime.proto forbid and protobuf allows, two bodies in one frame, is refused.
+What the comments of runtime.proto forbid and protobuf allows, two bodies in one frame or two events in one RunEvent, is
+refused.
 """
+
+from array import array
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -16,11 +19,23 @@ from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from iop_fast.seams import End, Head, TunnelRequest, Usage
+from iop_fast.seams import (
+    End,
+    Head,
+    RunEmbedding,
+    RunFinish,
+    RunOpening,
+    RunReasoning,
+    RunText,
+    RunToolCall,
+    TunnelRequest,
+    Usage,
+)
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     object PyUnicode_DecodeUTF8(const char *text, Py_ssize_t size, const char *errors)
+    object PyUnicode_AsEncodedString(object text, const char *encoding, const char *errors)
 
 cdef extern from *:
     int leading_zeros "__builtin_clzll"(unsigned long long value) nogil
@@ -51,6 +66,16 @@ cdef enum Body:
     RUN_END = 23
     WINDOW = 24
     CANCEL = 25
+
+# Fields of RunEvent.
+cdef enum Said:
+    SAID_NOTHING = 0
+    TEXT = 1
+    REASONING = 2
+    TOOL_CALL = 3
+    EMBEDDING = 4
+    FINISH = 5
+    CHOICE = 16
 
 cdef enum:
     HEADERS_MAX = 4096
@@ -221,6 +246,45 @@ def encode_tunnel_request(uint64_t run_id, request not None):
         PyBuffer_Release(&body)
 
 
+def encode_run_request(uint64_t run_id, opening not None):
+    if type(opening) is not RunOpening:
+        raise TypeError(f"expected a RunOpening, got {type(opening).__name__}")
+    cdef int32_t kind = <object>PyTuple_GET_ITEM(opening, 2)
+    cdef uint64_t wide_kind = <uint64_t><long long>kind     # a negative enum travels sign-extended
+    cdef bint stream = <object>PyTuple_GET_ITEM(opening, 3)
+    cdef bint complete = <object>PyTuple_GET_ITEM(opening, 5)
+    cdef uint64_t body_length = <object>PyTuple_GET_ITEM(opening, 6)
+    cdef Py_ssize_t provider_size, model_size
+    cdef const char *provider = PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(opening, 0), &provider_size)
+    cdef const char *model = PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(opening, 1), &model_size)
+    cdef Py_buffer body
+    cdef Py_ssize_t size
+    cdef Place at
+    cdef bytes entry
+    PyObject_GetBuffer(<object>PyTuple_GET_ITEM(opening, 4), &body, PyBUF_SIMPLE)
+    try:
+        size = (
+            bytes_field_size(provider_size)
+            + bytes_field_size(model_size)
+            + number_field_size(wide_kind)
+            + number_field_size(stream)
+            + bytes_field_size(body.len)
+            + number_field_size(complete)
+            + number_field_size(body_length)
+        )
+        entry = new_entry(run_id, RUN_REQUEST, size, &at)
+        at = put_bytes_field(at, 1, provider, provider_size)
+        at = put_bytes_field(at, 2, model, model_size)
+        at = put_number_field(at, 3, wide_kind)
+        at = put_number_field(at, 6, stream)
+        at = put_bytes_field(at, 8, body.buf, body.len)
+        at = put_number_field(at, 9, complete)
+        put_number_field(at, 10, body_length)
+        return entry
+    finally:
+        PyBuffer_Release(&body)
+
+
 def encode_request_body(uint64_t run_id, piece not None, bint complete):
     cdef Py_buffer source
     cdef Place at
@@ -269,6 +333,114 @@ def encode_data(uint64_t run_id, data not None):
     try:
         entry = new_entry(run_id, DATA, source.len, &at)
         memcpy(at, source.buf, source.len)
+        return entry
+    finally:
+        PyBuffer_Release(&source)
+
+
+cdef struct Utf8:
+    const char *at
+    Py_ssize_t size
+
+
+cdef object read_utf8(object said, Utf8 *utf8):
+    """Fill a view of a text's UTF-8, lone surrogates as question marks; it lives as long as what is returned."""
+    cdef bytes replaced
+    if type(said) is not str:
+        raise TypeError(f"expected str, got {type(said).__name__}")
+    try:
+        utf8.at = PyUnicode_AsUTF8AndSize(said, &utf8.size)
+        return said
+    except UnicodeEncodeError:
+        replaced = PyUnicode_AsEncodedString(said, "utf-8", "replace")
+        utf8.at = PyBytes_AS_STRING(replaced)
+        utf8.size = PyBytes_GET_SIZE(replaced)
+        return replaced
+
+
+cdef inline Py_ssize_t choice_field_size(uint32_t choice) noexcept nogil:
+    return 2 + varint_size(choice) if choice else 0
+
+
+cdef inline void put_choice(Place at, uint32_t choice) noexcept nogil:
+    """The last field of an event; its tag takes two bytes."""
+    if choice:
+        put_varint(put_varint(at, CHOICE << 3 | VARINT), choice)
+
+
+cdef bytes encode_said(uint64_t run_id, Said kind, object said, uint32_t choice):
+    """Encode an event that is one text. It is there when empty too: a member of a oneof has presence."""
+    cdef Utf8 utf8
+    cdef object kept = read_utf8(said, &utf8)
+    cdef Place at
+    cdef bytes entry = new_entry(run_id, RUN_EVENT, 1 + span_size(utf8.size) + choice_field_size(choice), &at)
+    at[0] = tag_of(kind, SPAN)
+    at = put_varint(at + 1, utf8.size)
+    memcpy(at, utf8.at, utf8.size)
+    put_choice(at + utf8.size, choice)
+    return entry
+
+
+def encode_text(uint64_t run_id, text not None, uint32_t choice=0):
+    return encode_said(run_id, TEXT, text, choice)
+
+
+def encode_reasoning(uint64_t run_id, text not None, uint32_t choice=0):
+    return encode_said(run_id, REASONING, text, choice)
+
+
+def encode_finish(uint64_t run_id, reason not None, uint32_t choice=0):
+    return encode_said(run_id, FINISH, reason, choice)
+
+
+def encode_tool_call(
+    uint64_t run_id,
+    uint32_t call_index,
+    call_id not None,
+    name not None,
+    arguments not None,
+    uint32_t choice=0,
+):
+    cdef Utf8 id_utf8, name_utf8, arguments_utf8
+    cdef object kept = (
+        read_utf8(call_id, &id_utf8), read_utf8(name, &name_utf8), read_utf8(arguments, &arguments_utf8)
+    )
+    cdef Py_ssize_t size = (
+        number_field_size(call_index)
+        + bytes_field_size(id_utf8.size)
+        + bytes_field_size(name_utf8.size)
+        + bytes_field_size(arguments_utf8.size)
+    )
+    cdef Place at
+    cdef bytes entry = new_entry(run_id, RUN_EVENT, 1 + span_size(size) + choice_field_size(choice), &at)
+    at[0] = tag_of(TOOL_CALL, SPAN)
+    at = put_varint(at + 1, size)
+    at = put_number_field(at, 1, call_index)
+    at = put_bytes_field(at, 2, id_utf8.at, id_utf8.size)
+    at = put_bytes_field(at, 3, name_utf8.at, name_utf8.size)
+    at = put_bytes_field(at, 4, arguments_utf8.at, arguments_utf8.size)
+    put_choice(at, choice)
+    return entry
+
+
+cdef inline object as_floats(object values):
+    return values if type(values) is array and values.typecode == "f" else array("f", values)
+
+
+def encode_embedding(uint64_t run_id, values not None, uint32_t choice=0):
+    cdef object floats = as_floats(values)
+    cdef Py_buffer source
+    cdef Py_ssize_t size
+    cdef Place at
+    cdef bytes entry
+    PyObject_GetBuffer(floats, &source, PyBUF_SIMPLE)
+    try:
+        size = bytes_field_size(source.len)
+        entry = new_entry(run_id, RUN_EVENT, 1 + span_size(size) + choice_field_size(choice), &at)
+        at[0] = tag_of(EMBEDDING, SPAN)
+        at = put_varint(at + 1, size)
+        at = put_bytes_field(at, 1, source.buf, source.len)
+        put_choice(at, choice)
         return entry
     finally:
         PyBuffer_Release(&source)
@@ -402,6 +574,7 @@ cdef Cursor skip_group(Cursor at, Cursor end, uint32_t end_tag, int depth) noexc
 cdef struct FrameView:
     Cursor at           # the whole frame
     Cursor end
+    Py_ssize_t size     # of the entry: tag, length and frame
     uint64_t run_id
     uint32_t body       # a Body, NO_BODY when it has none that this build knows
     Cursor body_at
@@ -533,6 +706,49 @@ cdef object read_tunnel_request(Cursor at, Cursor end):
     )
 
 
+cdef object read_run_request(Cursor at, Cursor end):
+    cdef uint32_t tag = 0
+    cdef uint64_t number = 0
+    cdef Cursor start = NULL
+    cdef str provider_id = "", model = ""
+    cdef int32_t kind = 0
+    cdef bytes body = b""
+    cdef bint stream = False, complete = False
+    cdef uint64_t body_length = 0
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            raise malformed("RunRequest")
+        if tag == (3 << 3 | VARINT):
+            at = read_varint(at, end, &number)
+            kind = <int32_t>number
+        elif tag == (6 << 3 | VARINT):
+            at = read_varint(at, end, &number)
+            stream = number != 0
+        elif tag == (9 << 3 | VARINT):
+            at = read_varint(at, end, &number)
+            complete = number != 0
+        elif tag == (10 << 3 | VARINT):
+            at = read_varint(at, end, &body_length)
+        elif tag == (1 << 3 | SPAN):
+            at = read_span(at, end, &start)
+            if at != NULL:
+                provider_id = text(start, at, "provider_id")
+        elif tag == (2 << 3 | SPAN):
+            at = read_span(at, end, &start)
+            if at != NULL:
+                model = text(start, at, "model")
+        elif tag == (8 << 3 | SPAN):
+            at = read_span(at, end, &start)
+            if at != NULL:
+                body = octets(start, at)
+        else:
+            at = skip_field(at, end, tag, 0)
+        if at == NULL:
+            raise malformed("RunRequest")
+    return new_tuple(RunOpening, (provider_id, model, kind, stream, body, complete, body_length))
+
+
 cdef tuple read_request_body(Cursor at, Cursor end):
     """Return (piece, complete)."""
     cdef uint32_t tag = 0
@@ -585,6 +801,98 @@ cdef object read_head(Cursor at, Cursor end):
         if at == NULL:
             raise malformed("ResponseHead")
     return new_tuple(Head, (status, reason, headers))
+
+
+cdef object read_tool_call(Cursor at, Cursor end, uint32_t choice):
+    cdef uint32_t tag = 0
+    cdef uint64_t number = 0
+    cdef Cursor start = NULL
+    cdef uint32_t call_index = 0
+    cdef str call_id = "", name = "", arguments = ""
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            raise malformed("ToolCallDelta")
+        if tag == (1 << 3 | VARINT):
+            at = read_varint(at, end, &number)
+            call_index = <uint32_t>number
+        elif (tag & 7) != SPAN or not 2 <= tag >> 3 <= 4:
+            at = skip_field(at, end, tag, 0)
+        else:
+            at = read_span(at, end, &start)
+            if at == NULL:
+                raise malformed("ToolCallDelta")
+            if tag >> 3 == 2:
+                call_id = text(start, at, "id")
+            elif tag >> 3 == 3:
+                name = text(start, at, "name")
+            else:
+                arguments = text(start, at, "arguments")
+        if at == NULL:
+            raise malformed("ToolCallDelta")
+    return new_tuple(RunToolCall, (call_index, call_id, name, arguments, choice))
+
+
+cdef object read_embedding(Cursor at, Cursor end, uint32_t choice):
+    """Values come packed, in one run or several, or one by one: protobuf takes all of these."""
+    cdef uint32_t tag = 0
+    cdef Cursor start = NULL
+    cdef bytes values = b""
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            raise malformed("Embedding")
+        if tag == (1 << 3 | SPAN):
+            at = read_span(at, end, &start)
+            if at == NULL or (at - start) % 4:
+                raise malformed("Embedding")
+            values = values + octets(start, at) if values else octets(start, at)
+        elif tag == (1 << 3 | FIXED32) and end - at >= 4:
+            values = values + octets(at, at + 4)
+            at += 4
+        else:
+            at = skip_field(at, end, tag, 0)
+        if at == NULL:
+            raise malformed("Embedding")
+    return new_tuple(RunEmbedding, (values, choice))
+
+
+cdef object read_event(Cursor at, Cursor end):
+    """Read one event of a normalized run; None for one of a later version. The choice stands behind what was said."""
+    cdef uint32_t tag = 0
+    cdef uint64_t number = 0
+    cdef Cursor start = NULL
+    cdef Cursor said_at = NULL
+    cdef Cursor said_end = NULL
+    cdef uint32_t kind = SAID_NOTHING
+    cdef uint32_t choice = 0
+    while at < end:
+        at = read_tag(at, end, &tag)
+        if at == NULL:
+            raise malformed("RunEvent")
+        if tag == (CHOICE << 3 | VARINT):
+            at = read_varint(at, end, &number)
+            choice = <uint32_t>number
+        elif (tag & 7) == SPAN and TEXT <= tag >> 3 <= FINISH:
+            if kind != SAID_NOTHING:
+                raise FrameError("not a well-formed Batch: two events stand in one RunEvent")
+            kind = tag >> 3
+            at = said_end = read_span(at, end, &said_at)
+        else:
+            at = skip_field(at, end, tag, 0)
+        if at == NULL:
+            raise malformed("RunEvent")
+    if kind == TEXT:
+        return new_tuple(RunText, (text(said_at, said_end, "text"), choice))
+    if kind == TOOL_CALL:
+        return read_tool_call(said_at, said_end, choice)
+    if kind == REASONING:
+        return new_tuple(RunReasoning, (text(said_at, said_end, "reasoning"), choice))
+    if kind == EMBEDDING:
+        return read_embedding(said_at, said_end, choice)
+    if kind == FINISH:
+        return new_tuple(RunFinish, (text(said_at, said_end, "finish_reason"), choice))
+    return None
 
 
 cdef int read_usage(Cursor at, Cursor end, uint64_t *counts) except -1:
@@ -673,7 +981,9 @@ cdef int check_empty(Cursor at, Cursor end, str what) except -1:
 cdef Cursor next_frame(Cursor at, Cursor end, FrameView *frame) except? NULL:
     """Read the next frame of a Batch; NULL without an exception when there is none left."""
     cdef uint32_t tag = 0
+    cdef Cursor start
     while at < end:
+        start = at
         at = read_tag(at, end, &tag)
         if at == NULL:
             raise malformed("Batch")
@@ -682,6 +992,7 @@ cdef Cursor next_frame(Cursor at, Cursor end, FrameView *frame) except? NULL:
             if at == NULL:
                 raise malformed("Batch")
             frame.end = at
+            frame.size = at - start
             if not read_frame(frame):
                 raise malformed("Frame")
             return at
@@ -694,16 +1005,18 @@ cdef Cursor next_frame(Cursor at, Cursor end, FrameView *frame) except? NULL:
 @cython.final
 @cython.internal
 cdef class Answer:
-    """What one message brought for one run, in one stretch."""
+    """What one message brought for one run."""
 
     cdef object run_id
     cdef object run
     cdef bint taken
     cdef object head
     cdef list data
+    cdef list said          # None without an event
+    cdef Py_ssize_t said_bytes
     cdef object end
     cdef uint64_t granted
-    cdef object fault       # the FrameError of a stretch that breaks the order of a run's frames
+    cdef object fault       # the FrameError of frames that no answer has, or not in this order
 
     cdef int add(self, FrameView *frame) except -1:
         """Take one more frame of the run."""
@@ -717,6 +1030,8 @@ cdef class Answer:
             if self.head is not None or self.data:
                 self.fault = FrameError(f"run {self.run_id}: a head stands behind the answer's beginning")
             self.head = read_head(frame.body_at, frame.body_end)
+        elif frame.body == RUN_EVENT:
+            self.add_event(frame)
         elif frame.body == RUN_END:
             self.end = read_end(frame.body_at, frame.body_end)
         elif frame.body == TAKEN:
@@ -725,6 +1040,15 @@ cdef class Answer:
         else:
             read_window(frame.body_at, frame.body_end, &byte_count)
             self.granted = self.granted + byte_count if byte_count <= ~self.granted else ~<uint64_t>0
+        return 0
+
+    cdef int add_event(self, FrameView *frame) except -1:
+        cdef object event = read_event(frame.body_at, frame.body_end)
+        if self.said is None:
+            self.said = []
+        if event is not None:
+            self.said.append(event)
+        self.said_bytes += frame.size
         return 0
 
     cdef bint has_answer(self):
@@ -739,7 +1063,11 @@ cdef class Answer:
                 raise self.fault
             if self.granted:
                 self.run.on_window(self.granted)
-            if self.has_answer():
+            if self.said is not None:
+                if self.head is not None or self.data:
+                    raise FrameError(f"run {self.run_id}: an event stands beside a tunnel's answer")
+                self.run.on_events(self.taken, self.said, self.said_bytes, self.end)
+            elif self.has_answer():
                 self.run.on_answer(self.taken, self.head, self.data, self.end)
         except Exception as error:
             side.on_frame_failed(self.run_id, error)
@@ -761,11 +1089,11 @@ cdef inline bint is_session(uint32_t body) noexcept nogil:
 
 
 cdef inline bint is_answer(uint32_t body) noexcept nogil:
-    return TAKEN <= body <= WINDOW and body != RUN_EVENT
+    return TAKEN <= body <= WINDOW
 
 
 cdef list gather(bytes message, dict runs, Py_ssize_t *frame_count):
-    """Decode a Node's message into what is to be delivered: an Answer each, or the bytes of a control frame."""
+    """Decode a Node's message into what is to be delivered: an Answer each, or the bytes of a session frame."""
     cdef Cursor at = <Cursor>PyBytes_AS_STRING(message)
     cdef Cursor end = at + PyBytes_GET_SIZE(message)
     cdef FrameView frame
@@ -780,20 +1108,14 @@ cdef list gather(bytes message, dict runs, Py_ssize_t *frame_count):
         if is_session(frame.body):
             deliveries.append(octets(frame.at, frame.end))
             continue
-        if not is_answer(frame.body) and frame.body != RUN_EVENT:
+        if not is_answer(frame.body):
             continue        # nothing that an Edge is sent, or of a later version
         run_id = frame.run_id
-        run = runs.get(run_id)
-        if run is None:
-            continue
         found = answers.get(run_id)
-        if frame.body == RUN_EVENT:
-            # An event keeps its place among the run's frames: what follows it is gathered anew.
-            if found is None or (<Answer>found).end is None:
-                deliveries.append(octets(frame.at, frame.end))
-                answers.pop(run_id, None)
-            continue
         if found is None:
+            run = runs.get(run_id)
+            if run is None:
+                continue
             found = new_answer(run_id, run)
             answers[run_id] = found
             deliveries.append(found)
@@ -826,6 +1148,8 @@ cdef list decode_for_node(bytes message, Py_ssize_t *frame_count):
         frame_count[0] += 1
         if frame.body == REQUEST_BODY:
             what = read_request_body(frame.body_at, frame.body_end)
+        elif frame.body == RUN_REQUEST:
+            what = read_run_request(frame.body_at, frame.body_end)
         elif frame.body == TUNNEL_REQUEST:
             what = read_tunnel_request(frame.body_at, frame.body_end)
         elif frame.body == WINDOW:
@@ -834,7 +1158,7 @@ cdef list decode_for_node(bytes message, Py_ssize_t *frame_count):
         elif frame.body == CANCEL:
             check_empty(frame.body_at, frame.body_end, "CancelRequest")
             what = None
-        elif is_session(frame.body) or frame.body == RUN_REQUEST:
+        elif is_session(frame.body):
             what = octets(frame.at, frame.end)
         else:
             continue        # nothing that a Node is sent, or of a later version
@@ -846,7 +1170,7 @@ def dispatch_node(bytes message not None, side):
     cdef uint32_t body
     cdef object run_id, what
     for body, run_id, what in decode_for_node(message, &frame_count):
-        if body == RUN_REQUEST or is_session(body):
+        if is_session(body):
             side.on_control(what)
             continue
         try:
@@ -856,6 +1180,8 @@ def dispatch_node(bytes message not None, side):
                 side.on_window(run_id, what)
             elif body == TUNNEL_REQUEST:
                 side.on_open(run_id, what)
+            elif body == RUN_REQUEST:
+                side.on_open_run(run_id, what)
             else:
                 side.on_cancel(run_id)
         except Exception as error:

@@ -29,11 +29,11 @@ from typing import Protocol
 
 from iop_fast import logs
 from iop_fast.config.payload import AdapterSettings, NodePayload, ProviderPayload
-from iop_fast.node.adapters import Adapter, BrokenAdapter, Maker, Surroundings
+from iop_fast.node.adapters import Adapter, BrokenAdapter, Maker, Surroundings, TunnelAdapter
 from iop_fast.node.adapters.native import make_native
 from iop_fast.node.adapters.openai_compat import make_openai_compat
 from iop_fast.node.health import Health, State
-from iop_fast.seams import Upstream
+from iop_fast.seams import RunAdapter, Upstream
 from iop_fast.wire import runtime_pb2 as pb
 
 log = logs.get(__name__)
@@ -101,11 +101,13 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One provider of a registry. `upstream` is None when its backend is broken."""
+    """One provider of a registry. Of `upstream` and `run_adapter` it has the one that its adapter's kind has, and none
+    when its backend is broken."""
 
     payload: ProviderPayload
     backend: Backend
-    upstream: Upstream | None
+    upstream: Upstream | None = None
+    run_adapter: RunAdapter | None = None
 
     def state(self) -> pb.ProviderState:
         """Return the state as the link says it."""
@@ -199,8 +201,7 @@ class Router:
             if backend is None:
                 backend = made[key] = self._make(key, entry.adapter_type, settings)
             backends[key] = backend
-            upstream = None if backend.adapter is None else backend.adapter.upstream(entry)
-            providers[entry.id] = Provider(entry, backend, upstream)
+            providers[entry.id] = provider_on(backend, entry)
         return Registry(payload, providers, backends)
 
     def _make(self, key: str, adapter_type: str, settings: AdapterSettings) -> Backend:
@@ -301,6 +302,17 @@ class Retired:
         if not self._left and not self._closing:
             self.stop()
             self._router.on_retired(self)
+
+
+def provider_on(backend: Backend, entry: ProviderPayload) -> Provider:
+    """Return a provider with its view of the backend's adapter."""
+    match backend.adapter:
+        case None:
+            return Provider(entry, backend)
+        case TunnelAdapter() as adapter:
+            return Provider(entry, backend, upstream=adapter.upstream(entry))
+        case adapter:
+            return Provider(entry, backend, run_adapter=adapter.run_adapter(entry))
 
 
 def by_name(adapters: Iterable[AdapterSettings]) -> dict[str, AdapterSettings]:

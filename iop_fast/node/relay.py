@@ -34,7 +34,7 @@ from iop_fast import logs
 from iop_fast._hot.frames import encode_data, encode_end, encode_head, encode_taken, encode_window
 from iop_fast.node.registry import Provider, Router
 from iop_fast.node.usage import UsageReader, usage_reader
-from iop_fast.seams import End, Head, TunnelRequest, UpstreamRun
+from iop_fast.seams import End, Head, RunOpening, TunnelRequest, UpstreamRun
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.options import PIECE_BYTES, RUN_WINDOW_BYTES
 from iop_fast.wire.outbox import Outbox
@@ -328,6 +328,10 @@ class Relay:
             run = self.runs[run_id] = Run(self, run_id, provider, request)
             provider.backend.enter(run)
             run.start(request)
+
+    def on_open_run(self, run_id: int, opening: RunOpening) -> None:
+        """Open a normalized run, or say why not."""
+        self.refuse_run(run_id, pb.RunEnd.UNKNOWN_PROVIDER, "normalized runs are not part of this build of the Node")
 
     def refuse_run(self, run_id: int, status: int, detail: str) -> None:
         """End a run that was never opened."""

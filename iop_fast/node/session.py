@@ -173,10 +173,10 @@ class Session:
             "refresh_request": self._on_refresh_request,
             "heartbeat": self._on_heartbeat,
             "draining": self._on_draining,
-            "run_request": self._on_run_request,
         }
         # The run half of what `dispatch_node` calls is the relay's.
         self.on_open = self.relay.on_open
+        self.on_open_run = self.relay.on_open_run
         self.on_body = self.relay.on_body
         self.on_window = self.relay.on_window
         self.on_cancel = self.relay.on_cancel
@@ -378,11 +378,6 @@ class Session:
         log.info("edge_draining", generation=self.generation, limit_ms=frame.draining.limit_ms)
         if self._state is not SessionState.DRAINING:
             self._move(SessionEvent.DRAINS)
-
-    def _on_run_request(self, frame: pb.Frame) -> None:
-        self.relay.refuse_run(
-            frame.run_id, pb.RunEnd.UNKNOWN_PROVIDER, "normalized runs are not part of this build of the Node"
-        )
 
     # Payloads, one after the other.
 

@@ -1146,7 +1146,7 @@ Global___ResponseHead: _TypeAlias = ResponseHead  # noqa: Y015
 
 @_typing.final
 class RunEvent(_message.Message):
-    """One event of a normalized run."""
+    """One event of a normalized run. A text, and a piece of arguments, is at most 64 KiB and is not cut inside a character."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1347,7 +1347,9 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 @_typing.final
 class WindowUpdate(_message.Message):
     """The receiver of a run's bytes grants `bytes` more. Each direction of a run starts with RegisterResponse's
-    `run_window_bytes`; the opening frame's own body piece counts.
+    `run_window_bytes`. What counts: the pieces of a body or of a RunInput, that of the opening frame too; `data`; and of
+    a run's events the bytes that their frames take in the Batch, tag and length included. Data is cut to what is left of
+    the window. An event is not: it is sent while anything is left, and may overdraw the window by itself alone.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

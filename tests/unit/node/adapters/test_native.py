@@ -14,7 +14,7 @@ from iop_fast.node.adapters import BrokenAdapter, Surroundings
 from iop_fast.node.adapters.native import PIECES_A_TURN, make_native
 from iop_fast.node.health import State
 from iop_fast.node.usage import usage_reader
-from iop_fast.seams import TunnelRequest, UpstreamRun, Usage
+from iop_fast.seams import End, TunnelRequest, UpstreamRun, Usage
 from iop_fast.wire import runtime_pb2 as pb
 from tests.integration.node_bench import RecordingSink
 from tests.unit.edge.worlds import VirtualLoop
@@ -66,7 +66,7 @@ def events(sink: RecordingSink) -> list[Any]:
 def test_a_whole_chat_answer(echo: Echo) -> None:
     sink = echo.ask(chat())
     assert sink.calls == ["taken", "head", "data", "end"]
-    assert sink.end == (pb.RunEnd.OK, "", None)
+    assert sink.end == End(pb.RunEnd.OK, "", None)
     assert sink.header(b"content-type") == [b"application/json"]
     assert sink.header(b"content-length") == [b"%d" % len(sink.body)]
     assert json.loads(sink.body) == {
@@ -192,7 +192,7 @@ def test_bad_bodies_get_openais_error(echo: Echo, body: Any, status: int, param:
     error = json.loads(sink.body)["error"]
     assert sorted(error) == ["code", "message", "param", "type"]
     assert (error["type"], error["param"]) == ("invalid_request_error", param)
-    assert sink.end == (pb.RunEnd.OK, "", None)
+    assert sink.end == End(pb.RunEnd.OK, "", None)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_pause_and_resume_lose_nothing(chunk_ms: int) -> None:
         run.resume()
         loop.run_for(10)
         assert len(sink.pieces) == 302
-        assert sink.end == (pb.RunEnd.OK, "", None)
+        assert sink.end == End(pb.RunEnd.OK, "", None)
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.05, 0.25])
