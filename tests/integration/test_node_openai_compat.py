@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from iop_fast.config.payload import TimeoutSettings
-from iop_fast.node.adapters import openai_compat
+from iop_fast.node.adapters import http_backend
 from iop_fast.node.adapters.http_client import LibraryClient, PlainClient
 from iop_fast.node.adapters.http_run import HttpRun
 from iop_fast.node.adapters.openai_compat import OpenAICompatAdapter, make_openai_compat
@@ -49,7 +49,7 @@ def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Which HTTP client carries plain HTTP."""
     name: str = request.param
     if name == "library":
-        monkeypatch.setattr(openai_compat, "client_for", LibraryClient)
+        monkeypatch.setattr(http_backend, "client_for", LibraryClient)
     return name
 
 
@@ -106,7 +106,7 @@ async def test_a_request_arrives_as_it_was_and_so_does_the_answer(client: str) -
         ]
         sink = await node.run(tunnel(b'{"a": 1}', b"/v1/chat/completions?x=%2F&y=a+b", headers))
         assert sink.calls == ["taken", "head", "data", "end"]
-        assert sink.end == (RunEnd.OK, "", None)
+        assert sink.end == (RunEnd.OK, "", None, 0)
         assert sink.body == OK_JSON
         assert sink.head == (200, b"OK", [(b"Content-Type", b"application/json"), (b"Content-Length", b"11")])
         seen = backend.requests[0]
@@ -280,7 +280,7 @@ async def test_any_answer_is_an_answer_and_no_sign_of_ill_health(status: int) ->
             assert sink.head is not None
             assert sink.head.status == status
             assert sink.header(b"retry-after") == [b"7"]
-            assert sink.end == (RunEnd.OK, "", None)
+            assert sink.end == (RunEnd.OK, "", None, 0)
         assert len(backend.requests) == 3
         assert backend.requests[2].values(b"cookie") == []
         assert node.adapter.health.state is State.UP
@@ -494,7 +494,7 @@ async def test_a_refused_connect_is_unseen_and_makes_the_backend_unreachable_unt
         health = node.adapter.health
         health.on_change = lambda: changes.append(health.state.name)
         sink = await node.run()
-        assert sink.end == (RunEnd.CONNECT_FAILED, "connection refused", None)
+        assert sink.end == (RunEnd.CONNECT_FAILED, "connection refused", None, 0)
         assert sink.calls == ["end"]
         assert (health.state, health.reason) == (State.UNREACHABLE, "connection refused")
         backend = FakeBackend(answer(OK_JSON))
@@ -547,7 +547,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_a_failed_connect(tmp_pat
     await backend.start(tls=context)
     async with bench(f"https://127.0.0.1:{backend.port}") as node:
         sink = await node.run()
-        assert sink.end == (RunEnd.CONNECT_FAILED, "TLS failed: self-signed certificate", None)
+        assert sink.end == (RunEnd.CONNECT_FAILED, "TLS failed: self-signed certificate", None, 0)
         look = node.adapter.health.look()
         assert look is not None
         await look
@@ -572,7 +572,7 @@ async def test_a_connect_that_takes_too_long_is_unreachable() -> None:
             waiting.append(client)
         async with bench(f"http://127.0.0.1:{address[1]}") as node:
             sink = await node.run(timeouts=TimeoutSettings(200, 60_000, 60_000))
-            assert sink.end == (RunEnd.CONNECT_FAILED, "no connection within 200 ms", None)
+            assert sink.end == (RunEnd.CONNECT_FAILED, "no connection within 200 ms", None, 0)
             assert node.adapter.health.state is State.UNREACHABLE
     finally:
         for each in [listener, *waiting]:
@@ -643,7 +643,7 @@ async def test_a_truncated_answer_passes_what_came_and_is_an_upstream_error(
 
         backend.script = script
         sink = await node.run()
-        assert sink.end == (RunEnd.UPSTREAM_ERROR, "the answer was cut short", None)
+        assert sink.end == (RunEnd.UPSTREAM_ERROR, "the answer was cut short", None, 0)
         assert sink.body == body
 
 
@@ -651,7 +651,7 @@ async def test_a_truncated_answer_passes_what_came_and_is_an_upstream_error(
 async def test_an_answer_that_ends_by_a_proper_close_is_whole() -> None:
     async with FakeBackend(raw([b"HTTP/1.0 200 OK\r\n\r\n", b"hello"], 0.02)) as backend, bench(backend.url) as node:
         sink = await node.run()
-        assert sink.end == (RunEnd.OK, "", None)
+        assert sink.end == (RunEnd.OK, "", None, 0)
         assert sink.body == b"hello"
 
 
@@ -769,7 +769,7 @@ async def test_a_silent_server_ends_in_a_timeout_and_its_connection_is_closed(
     """B21: nothing at all, a head alone, one piece and then nothing."""
     async with FakeBackend(raw(pieces, then="hold")) as backend, bench(backend.url) as node:
         sink = await node.run(timeouts=TimeoutSettings(5_000, 150, 150))
-        assert sink.end == (RunEnd.UPSTREAM_TIMEOUT, "the provider was silent for 150 ms", None)
+        assert sink.end == (RunEnd.UPSTREAM_TIMEOUT, "the provider was silent for 150 ms", None, 0)
         assert sink.body == delivered
         async with asyncio.timeout(2):
             await backend.requests[0].closed.wait()
