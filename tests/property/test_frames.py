@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from array import array
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -9,7 +11,19 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from iop_fast._hot import frames
-from iop_fast.seams import End, Head, TunnelRequest, Usage
+from iop_fast.seams import (
+    End,
+    Head,
+    RunEmbedding,
+    RunFinish,
+    RunOpening,
+    RunReasoning,
+    RunSaid,
+    RunText,
+    RunToolCall,
+    TunnelRequest,
+    Usage,
+)
 from iop_fast.wire import runtime_pb2 as pb
 
 uint64 = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))
@@ -21,6 +35,60 @@ usages = st.none() | st.builds(Usage, uint64, uint64, uint64)
 ends = st.builds(End, st.integers(-(2**31), 2**31 - 1), texts, usages, st.integers(0, 2**32 - 1))
 heads = st.builds(Head, st.integers(0, 2**32 - 1), octets, pairs)
 requests = st.builds(TunnelRequest, texts, octets, octets, pairs, octets, st.booleans(), uint64, texts, st.booleans())
+openings = st.builds(
+    RunOpening, texts, texts, st.integers(-(2**31), 2**31 - 1), st.booleans(), octets, st.booleans(), uint64
+)
+uint32 = st.one_of(st.integers(0, 2), st.integers(0, 2**32 - 1))
+floats = st.lists(st.floats(width=32), max_size=8).map(lambda values: struct.pack(f"<{len(values)}f", *values))
+events = st.one_of(
+    st.builds(RunText, texts, uint32),
+    st.builds(RunReasoning, texts, uint32),
+    st.builds(RunToolCall, uint32, texts, texts, texts, uint32),
+    st.builds(RunEmbedding, floats, uint32),
+    st.builds(RunFinish, texts, uint32),
+)
+
+
+def opening_message(opening: RunOpening) -> pb.RunRequest:
+    return pb.RunRequest(
+        provider_id=opening.provider_id,
+        model=opening.model,
+        kind=opening.kind,  # type: ignore[arg-type]
+        stream=opening.stream,
+        input=opening.body,
+        input_complete=opening.body_complete,
+        input_length=opening.body_length,
+    )
+
+
+def event_message(event: RunSaid) -> pb.RunEvent:
+    match event:
+        case RunText(text, choice):
+            return pb.RunEvent(text=text, index=choice)
+        case RunReasoning(text, choice):
+            return pb.RunEvent(reasoning=text, index=choice)
+        case RunToolCall(call_index, call_id, name, arguments, choice):
+            call = pb.ToolCallDelta(index=call_index, id=call_id, name=name, arguments=arguments)
+            return pb.RunEvent(tool_call=call, index=choice)
+        case RunEmbedding(values, choice):
+            embedding = pb.Embedding(values=struct.unpack(f"<{len(values) // 4}f", values))
+            return pb.RunEvent(embedding=embedding, index=choice)
+        case RunFinish(reason, choice):
+            return pb.RunEvent(finish_reason=reason, index=choice)
+
+
+def encode_event(run_id: int, event: RunSaid) -> bytes:
+    match event:
+        case RunText(text, choice):
+            return frames.encode_text(run_id, text, choice)
+        case RunReasoning(text, choice):
+            return frames.encode_reasoning(run_id, text, choice)
+        case RunToolCall():
+            return frames.encode_tool_call(run_id, *event)
+        case RunEmbedding(values, choice):
+            return frames.encode_embedding(run_id, array("f", values), choice)
+        case RunFinish(reason, choice):
+            return frames.encode_finish(run_id, reason, choice)
 
 
 def headers_message(headers: Any) -> list[pb.Header]:
@@ -82,6 +150,20 @@ class Run:
 def test_a_tunnel_request_reads_back(run_id: int, request: TunnelRequest) -> None:
     frame = pb.Frame(run_id=run_id, tunnel_request=request_message(request))
     assert_same(frames.encode_tunnel_request(run_id, request), frame)
+
+
+@given(run_ids, openings)
+@settings(deadline=None)
+def test_a_run_request_reads_back(run_id: int, opening: RunOpening) -> None:
+    frame = pb.Frame(run_id=run_id, run_request=opening_message(opening))
+    assert_same(frames.encode_run_request(run_id, opening), frame)
+
+
+@given(run_ids, events)
+@settings(max_examples=300, deadline=None)
+def test_an_event_reads_back(run_id: int, event: RunSaid) -> None:
+    frame = pb.Frame(run_id=run_id, run_event=event_message(event))
+    assert encode_event(run_id, event) == pb.Batch(frames=[frame]).SerializeToString()
 
 
 @given(run_ids, heads, ends, octets, uint64, st.booleans())
@@ -161,7 +243,7 @@ def node_frames(draw: st.DrawFn) -> pb.Frame:
     """A frame that a Node sends for a run."""
     extra = draw(unknown_fields())
     frame = pb.Frame(run_id=draw(st.integers(0, 4)))
-    kind = draw(st.sampled_from(["taken", "data", "data", "window", "head", "end"]))
+    kind = draw(st.sampled_from(["taken", "data", "data", "window", "head", "end", "event", "event", "event"]))
     if kind == "taken":
         frame.taken.CopyFrom(with_unknown(pb.Taken(), extra))
     elif kind == "data":
@@ -173,6 +255,13 @@ def node_frames(draw: st.DrawFn) -> pb.Frame:
         for header in head.headers:
             header.MergeFromString(extra)
         frame.head.CopyFrom(with_unknown(head, extra))
+    elif kind == "event":
+        event = event_message(draw(events)) if draw(st.booleans()) else pb.RunEvent(index=draw(uint32))
+        if event.HasField("tool_call"):
+            event.tool_call.MergeFromString(extra)
+        if event.HasField("embedding"):
+            event.embedding.MergeFromString(extra)
+        frame.run_event.CopyFrom(with_unknown(event, extra))
     else:
         end = end_message(draw(ends))
         if end.HasField("usage"):
@@ -191,15 +280,45 @@ def end_of(message: pb.RunEnd) -> End:
     return End(message.status, message.detail, counts if message.HasField("usage") else None, message.refusal_status)
 
 
+def event_of(message: pb.RunEvent) -> list[RunSaid]:
+    """The event as a list, empty for one of a later version."""
+    choice = message.index
+    match message.WhichOneof("event"):
+        case "text":
+            return [RunText(message.text, choice)]
+        case "reasoning":
+            return [RunReasoning(message.reasoning, choice)]
+        case "tool_call":
+            call = message.tool_call
+            return [RunToolCall(call.index, call.id, call.name, call.arguments, choice)]
+        case "embedding":
+            values = message.embedding.values
+            return [RunEmbedding(struct.pack(f"<{len(values)}f", *values), choice)]
+        case "finish_reason":
+            return [RunFinish(message.finish_reason, choice)]
+        case _:
+            return []
+
+
 def expected_calls(batch: pb.Batch, known: dict[int, Any]) -> list[tuple[Any, ...]]:
-    """The contract of dispatch_edge for tunnels, written plainly."""
+    """The contract of dispatch_edge, written plainly."""
     answers: dict[int, dict[str, Any]] = {}
     for frame in batch.frames:
         if frame.run_id not in known:
             continue
         answer = answers.setdefault(
             frame.run_id,
-            {"granted": 0, "taken": False, "head": None, "data": [], "end": None, "bad": False, "seen": False},
+            {
+                "granted": 0,
+                "taken": False,
+                "head": None,
+                "data": [],
+                "said": [],
+                "said_bytes": 0,
+                "end": None,
+                "bad": False,
+                "seen": False,
+            },
         )
         if answer["end"] is not None:
             continue
@@ -217,6 +336,9 @@ def expected_calls(batch: pb.Batch, known: dict[int, Any]) -> list[tuple[Any, ..
             answer["head"] = head_of(frame.head)
         elif kind == "data":
             answer["data"].append(frame.data)
+        elif kind == "run_event":
+            answer["said"] += event_of(frame.run_event)
+            answer["said_bytes"] += len(pb.Batch(frames=[frame]).SerializeToString())
         else:
             answer["end"] = end_of(frame.end)
     calls: list[tuple[Any, ...]] = []
@@ -226,7 +348,12 @@ def expected_calls(batch: pb.Batch, known: dict[int, Any]) -> list[tuple[Any, ..
             continue
         if answer["granted"]:
             calls.append(("on_window", run_id, answer["granted"]))
-        if answer["seen"]:
+        if answer["said_bytes"] and (answer["head"] or answer["data"]):
+            calls.append(("on_frame_failed", run_id))
+        elif answer["said_bytes"]:
+            said = answer["said"]
+            calls.append(("on_events", run_id, answer["taken"], said, answer["said_bytes"], answer["end"]))
+        elif answer["seen"]:
             calls.append(("on_answer", run_id, answer["taken"], answer["head"], answer["data"], answer["end"]))
     return calls
 
@@ -244,10 +371,15 @@ def test_a_node_s_message_arrives_gathered(sent: list[pb.Frame], extra: bytes) -
     assert set(runs) == {1, 2, 3} - ended
 
 
-@given(run_ids, requests, st.lists(st.tuples(octets, st.booleans()), max_size=4), uint64, unknown_fields())
+@given(run_ids, requests, openings, st.lists(st.tuples(octets, st.booleans()), max_size=4), uint64, unknown_fields())
 @settings(max_examples=200, deadline=None)
 def test_an_edge_s_message_arrives_in_order(
-    run_id: int, request: TunnelRequest, pieces: list[tuple[bytes, bool]], granted: int, extra: bytes
+    run_id: int,
+    request: TunnelRequest,
+    opened: RunOpening,
+    pieces: list[tuple[bytes, bool]],
+    granted: int,
+    extra: bytes,
 ) -> None:
     opening = with_unknown(request_message(request), extra)
     bodies = [with_unknown(pb.RequestBody(piece=piece, complete=complete), extra) for piece, complete in pieces]
@@ -255,6 +387,7 @@ def test_an_edge_s_message_arrives_in_order(
     batch = pb.Batch(
         frames=[
             pb.Frame(run_id=run_id, tunnel_request=opening),
+            pb.Frame(run_id=run_id, run_request=with_unknown(opening_message(opened), extra)),
             *(pb.Frame(run_id=run_id, request_body=body) for body in bodies),
             pb.Frame(run_id=run_id, window=window),
             pb.Frame(run_id=run_id, cancel=with_unknown(pb.CancelRequest(), extra)),
@@ -264,6 +397,7 @@ def test_an_edge_s_message_arrives_in_order(
     assert frames.dispatch_node(with_unknown(batch, extra).SerializeToString(), side) == len(batch.frames)
     assert side.calls == [
         ("on_open", run_id, request),
+        ("on_open_run", run_id, opened),
         *(("on_body", run_id, piece, complete) for piece, complete in pieces),
         ("on_window", run_id, granted),
         ("on_cancel", run_id),
@@ -294,13 +428,17 @@ def fields(data: bytes) -> list[tuple[int, int, bytes]]:
 
 
 def has_two_bodies(message: bytes) -> bool:
-    """True for what protobuf merges and the protocol forbids: a frame with more than one body."""
+    """True for what protobuf merges and the protocol forbids: a frame with two bodies, or two events in one."""
     bodies = {*range(2, 11), *range(16, 26)}
     for number, kind, frame in fields(message):
         if number == 1 and kind == 2:
             inner = [number for number, kind, _ in fields(frame) if kind == 2 and number in bodies]
             if len(inner) > 1:
                 return True
+            if inner == [22]:
+                (event,) = (value for number, kind, value in fields(frame) if kind == 2 and number == 22)
+                if len([number for number, kind, _ in fields(event) if kind == 2 and 1 <= number <= 5]) > 1:
+                    return True
     return False
 
 

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import struct
+from array import array
 from typing import Any
 
 import pytest
 
 from iop_fast._hot import frames
-from iop_fast.seams import End, Head, TunnelRequest, Usage
+from iop_fast.seams import (
+    End,
+    Head,
+    RunEmbedding,
+    RunFinish,
+    RunOpening,
+    RunReasoning,
+    RunSaid,
+    RunText,
+    RunToolCall,
+    TunnelRequest,
+    Usage,
+)
 from iop_fast.wire import runtime_pb2 as pb
 
 OK = End(pb.RunEnd.OK, "", None)
 HEAD = Head(200, b"OK", [(b"content-type", b"text/event-stream")])
 REQUEST = TunnelRequest("p1", b"POST", b"/v1/chat/completions", [(b"a", b"b")], b"{}", True, 2, "m", False)
+OPENING = RunOpening("p1", "m", pb.RunRequest.CHAT, True, b"xy", False, 9)
 
 
 class Side:
@@ -44,6 +59,11 @@ class Run:
 
     def on_answer(self, taken: bool, head: Head | None, data: list[bytes], end: End | None) -> None:
         self.side.calls.append(("answer", self.run_id, taken, head, data, end))
+        if self.then is not None:
+            self.then()
+
+    def on_events(self, taken: bool, said: list[RunSaid], byte_count: int, end: End | None) -> None:
+        self.side.calls.append(("events", self.run_id, taken, said, byte_count, end))
         if self.then is not None:
             self.then()
 
@@ -207,6 +227,9 @@ def test_a_frame_with_two_bodies_is_refused() -> None:
         (b"\xa2\x01\x04\x1a\x02\x0a\x05", "Header"),
         (b"\xc2\x01\x01\x08", "WindowUpdate"),
         (b"\x9a\x01\x01\x08", "Taken"),
+        (b"\xb2\x01\x02\x0a\x05", "RunEvent"),
+        (b"\xb2\x01\x04\x1a\x02\x12\x05", "ToolCallDelta"),
+        (b"\xb2\x01\x03\x0a\x01\xff", "text is not UTF-8"),
     ],
 )
 def test_a_malformed_body_says_which(body: bytes, what: str) -> None:
@@ -227,28 +250,121 @@ def test_header_fields_have_a_limit_in_both_directions() -> None:
     assert side.calls == [("answer", 1, False, most, [], None)]
 
 
-def test_session_frames_and_events_go_to_control_as_they_stand() -> None:
+def test_session_frames_go_to_control_as_they_stand() -> None:
     side = Side()
     runs: dict[int, Any] = {1: Run(side, 1)}
     beat = pb.Frame(heartbeat=pb.Heartbeat(messages_read=3))
+    frames.dispatch_edge(frames.encode_taken(1) + encode(beat) + frames.encode_end(1, OK), runs, side)
+    assert side.calls == [("answer", 1, True, None, [], OK), ("on_control", beat.SerializeToString())]
+
+
+def test_events_of_one_message_come_at_once_in_their_order() -> None:
+    side = Side()
+    runs: dict[int, Any] = {1: Run(side, 1), 2: Run(side, 2)}
+    said = [
+        frames.encode_reasoning(1, "hm"),
+        frames.encode_text(1, "a"),
+        frames.encode_text(1, "", 3),
+        frames.encode_tool_call(1, 0, "c1", "look", "{", 3),
+        frames.encode_embedding(1, [0.5, -2.0], 1),
+        frames.encode_finish(1, "stop"),
+    ]
     message = b"".join(
         [
+            frames.encode_window(1, 7),
+            said[0],
+            frames.encode_text(2, "of another"),
+            *said[1:4],
             frames.encode_taken(1),
-            encode(event(1, "first")),
-            encode(beat),
-            encode(event(1, "second")),
+            *said[4:],
             frames.encode_end(1, OK),
         ]
     )
-    frames.dispatch_edge(message, runs, side)
-    assert [call if call[0] == "answer" else pb.Frame.FromString(call[1]) for call in side.calls] == [
-        ("answer", 1, True, None, [], None),
-        event(1, "first"),
-        beat,
-        event(1, "second"),
-        ("answer", 1, False, None, [], OK),
+    assert frames.dispatch_edge(message, runs, side) == 10
+    assert side.calls == [
+        ("window", 1, 7),
+        (
+            "events",
+            1,
+            True,
+            [
+                RunReasoning("hm", 0),
+                RunText("a", 0),
+                RunText("", 3),
+                RunToolCall(0, "c1", "look", "{", 3),
+                RunEmbedding(struct.pack("<2f", 0.5, -2.0), 1),
+                RunFinish("stop", 0),
+            ],
+            sum(map(len, said)),
+            OK,
+        ),
+        ("events", 2, False, [RunText("of another", 0)], len(frames.encode_text(2, "of another")), None),
     ]
-    assert runs == {}
+    assert list(runs) == [2]
+
+
+def test_an_event_of_a_later_version_is_counted_and_left_out() -> None:
+    side = Side()
+    later = frames.encode_frame(b"\x08\x01\xb2\x01\x04" + b"\x72\x02hi")  # field 14
+    frames.dispatch_edge(later, {1: Run(side, 1)}, side)
+    assert side.calls == [("events", 1, False, [], len(later), None)]
+
+
+@pytest.mark.parametrize("other", [frames.encode_data(1, b"x"), frames.encode_head(1, HEAD)])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_event_beside_a_tunnel_s_answer_ends_that_run_alone(other: bytes, is_first: bool) -> None:
+    side = Side()
+    runs: dict[int, Any] = {1: Run(side, 1), 2: Run(side, 2)}
+    said = frames.encode_text(1, "a")
+    message = (said + other if is_first else other + said) + frames.encode_data(2, b"x")
+    frames.dispatch_edge(message, runs, side)
+    assert [call[:2] for call in side.calls] == [("on_frame_failed", 1), ("answer", 2)]
+    assert isinstance(side.calls[0][2], frames.FrameError)
+
+
+def test_two_events_in_one_frame_are_malformed() -> None:
+    two = pb.RunEvent(text="a").SerializeToString() + pb.RunEvent(finish_reason="stop").SerializeToString()
+    entry = frames.encode_frame(b"\x08\x01\xb2\x01" + bytes([len(two)]) + two)
+    with pytest.raises(frames.FrameError, match="two events"):
+        frames.dispatch_edge(entry, {1: Run(Side(), 1)}, Side())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [b"\x0a\x03abc", b"\x0d\x00\x00", b"\x0a\x04ab"],
+)
+def test_an_embedding_of_half_a_number_is_malformed(values: bytes) -> None:
+    body = b"\x22" + bytes([len(values)]) + values
+    entry = frames.encode_frame(b"\x08\x01\xb2\x01" + bytes([len(body)]) + body)
+    with pytest.raises(frames.FrameError, match="Embedding"):
+        frames.dispatch_edge(entry, {1: Run(Side(), 1)}, Side())
+
+
+def test_an_embedding_reads_back_however_protobuf_may_pack_it() -> None:
+    side = Side()
+    one, two = struct.pack("<f", 1.5), struct.pack("<2f", 2.5, -0.25)
+    values = b"\x0d" + one + b"\x0a\x08" + two + b"\x0a\x00"
+    body = b"\x22" + bytes([len(values)]) + values
+    frames.dispatch_edge(frames.encode_frame(b"\x08\x01\xb2\x01" + bytes([len(body)]) + body), {1: Run(side, 1)}, side)
+    assert side.calls[0][3] == [RunEmbedding(one + two, 0)]
+
+
+def test_characters_without_utf8_travel_as_question_marks() -> None:
+    side = Side()
+    frames.dispatch_edge(
+        frames.encode_text(1, "a\ud800b") + frames.encode_tool_call(1, 0, "\udfff", "\ud800", "\ud800{"),
+        {1: Run(side, 1)},
+        side,
+    )
+    assert side.calls[0][3] == [RunText("a?b", 0), RunToolCall(0, "?", "?", "?{", 0)]
+
+
+def test_an_embedding_may_be_any_numbers() -> None:
+    entry = frames.encode_embedding(1, array("f", [1, 2]), 2)
+    assert entry == frames.encode_embedding(1, (1, 2.0), 2)
+    assert entry == frames.encode_embedding(1, array("d", [1, 2]), 2)
+    large = pb.Batch.FromString(frames.encode_embedding(1, [1e300, -1e300])).frames[0]
+    assert list(large.run_event.embedding.values) == [float("inf"), float("-inf")]
 
 
 def test_a_frame_of_a_later_version_is_counted_and_ignored() -> None:
@@ -269,7 +385,7 @@ def test_a_failing_session_frame_is_the_session_s_failure() -> None:
         frames.dispatch_node(message, side)
 
 
-@pytest.mark.parametrize("name", ["on_open", "on_body", "on_window", "on_cancel"])
+@pytest.mark.parametrize("name", ["on_open", "on_open_run", "on_body", "on_window", "on_cancel"])
 def test_a_failing_run_on_the_node_does_not_disturb_the_others(name: str) -> None:
     side = Side()
     side.raises[name] = RuntimeError("a run of ours failed")
@@ -279,16 +395,17 @@ def test_a_failing_run_on_the_node_does_not_disturb_the_others(name: str) -> Non
             frames.encode_request_body(1, b"x", True),
             frames.encode_window(1, 5),
             frames.encode_cancel(1),
-            encode(pb.Frame(run_id=2, run_request=pb.RunRequest(model="m"))),
+            frames.encode_run_request(1, OPENING),
+            encode(pb.Frame(heartbeat=pb.Heartbeat())),
         ]
     )
-    assert frames.dispatch_node(message, side) == 5
+    assert frames.dispatch_node(message, side) == 6
     names = [call[0] for call in side.calls]
     failed = names.index("on_frame_failed")
     assert names[failed - 1] == name
     assert side.calls[failed][1] == 1
     del names[failed]
-    assert names == ["on_open", "on_body", "on_window", "on_cancel", "on_control"]
+    assert names == ["on_open", "on_body", "on_window", "on_cancel", "on_open_run", "on_control"]
 
 
 @pytest.mark.parametrize(
@@ -305,6 +422,14 @@ def test_a_failing_run_on_the_node_does_not_disturb_the_others(name: str) -> Non
         lambda: frames.encode_tunnel_request(1, REQUEST._replace(path="/v1")),  # type: ignore[arg-type]
         lambda: frames.encode_tunnel_request(1, REQUEST._replace(body="{}")),  # type: ignore[arg-type]
         lambda: frames.encode_tunnel_request(1, REQUEST._replace(model=None)),  # type: ignore[arg-type]
+        lambda: frames.encode_run_request(1, tuple(OPENING)),  # type: ignore[arg-type]
+        lambda: frames.encode_run_request(1, OPENING._replace(body="{}")),  # type: ignore[arg-type]
+        lambda: frames.encode_run_request(1, OPENING._replace(model=b"m")),  # type: ignore[arg-type]
+        lambda: frames.encode_text(1, b"text"),  # type: ignore[arg-type]
+        lambda: frames.encode_reasoning(1, None),  # type: ignore[arg-type]
+        lambda: frames.encode_tool_call(1, 0, "id", None, ""),  # type: ignore[arg-type]
+        lambda: frames.encode_embedding(1, ["1"]),  # type: ignore[list-item]
+        lambda: frames.encode_embedding(1, None),  # type: ignore[arg-type]
         lambda: frames.encode_data(1, "text"),  # type: ignore[arg-type]
         lambda: frames.encode_data(1, None),  # type: ignore[arg-type]
         lambda: frames.encode_request_body(1, "text", True),  # type: ignore[arg-type]
@@ -323,6 +448,10 @@ def test_wrong_types_are_refused(call: Any) -> None:
     "call",
     [
         lambda: frames.encode_taken(-1),
+        lambda: frames.encode_run_request(1, OPENING._replace(kind=2**31)),
+        lambda: frames.encode_run_request(1, OPENING._replace(body_length=-1)),
+        lambda: frames.encode_text(1, "", -1),
+        lambda: frames.encode_tool_call(1, 2**32, "", "", ""),
         lambda: frames.encode_taken(2**64),
         lambda: frames.encode_window(1, 2**64),
         lambda: frames.encode_head(1, Head(2**32, b"", [])),
