@@ -30,6 +30,7 @@ MODULES = {
     "iop_fast._hot.chunks": "src_pyx/chunks.pyx",
     "iop_fast._hot.fields": "src_pyx/fields.pyx",
     "iop_fast._hot.frames": "src_pyx/frames.pyx",
+    "iop_fast._hot.meters": "src_pyx/meters.pyx",
 }
 
 DIRECTIVES = {

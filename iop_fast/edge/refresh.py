@@ -19,17 +19,15 @@ Who may call: the admin listener and the signal handler, on the loop. Never done
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from iop_fast import logs
 from iop_fast._core.admission import Plan
+from iop_fast.considerate import considerate
 from iop_fast.edge.gate import Gate
 from iop_fast.edge.link import LinkState
 from iop_fast.edge.links import Links
@@ -47,8 +45,6 @@ HISTORY_PATHS_MAX = 200
 WAITING_MAX = 64
 # Findings of a file that a signal asked for go to the log, which nobody reads a thousand lines of.
 LOGGED_FINDINGS_MAX = 20
-# How long the planning thread may keep the interpreter from the loop (Python's default is 5 ms).
-SWITCH_INTERVAL_S = 0.0005
 
 
 class Busy(Exception):
@@ -99,6 +95,8 @@ class Refresher:
         self._history: deque[Entry] = deque(maxlen=HISTORY_MAX)
         self._is_signal_waiting = False
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self.on_signals_answered: Callable[[], object] | None = None
+        """Called when no refresh that a signal asked for is under way any more."""
 
     @property
     def history(self) -> list[Entry]:
@@ -133,7 +131,12 @@ class Refresher:
         self._is_signal_waiting = True
         task = self._loop.create_task(self._answer_signal())
         self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(self._note_answered)
+
+    def _note_answered(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not self._tasks and self.on_signals_answered is not None:
+            self.on_signals_answered()
 
     async def stop(self) -> None:
         """End what signals have started."""
@@ -272,33 +275,3 @@ def unpushed_reason(state: LinkState | None) -> str:
     if state is LinkState.DRAINING:
         return "draining; it gets the newest configuration when it registers again"
     return "offline; it gets the newest configuration when it registers"
-
-
-class Considerate:
-    """How many refreshes of this process are being planned, and what the interpreter's settings were before."""
-
-    count: ClassVar[int] = 0
-    interval_s: ClassVar[float] = 0.0
-    had_gc: ClassVar[bool] = False
-
-
-@contextmanager
-def considerate() -> Iterator[None]:
-    """Keep a thread's work on large data from holding the loop up, while it lasts.
-
-    The thread gives the interpreter up sooner, and no collection starts on its many new objects: one would run to its
-    end without giving anything up, and find nothing.
-    """
-    if Considerate.count == 0:
-        Considerate.interval_s, Considerate.had_gc = sys.getswitchinterval(), gc.isenabled()
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        gc.disable()
-    Considerate.count += 1
-    try:
-        yield
-    finally:
-        Considerate.count -= 1
-        if Considerate.count == 0:
-            sys.setswitchinterval(Considerate.interval_s)
-            if Considerate.had_gc:
-                gc.enable()

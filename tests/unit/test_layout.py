@@ -19,11 +19,14 @@ ALLOWED = {
     "seams": set(),
     "errors": set(),
     "logs": set(),
+    "notify": {"logs"},
+    "considerate": set(),
+    "metrics": {"_hot", "considerate"},
     "config": {"config"},
     "wire": {"config", "wire"},
     "_hot": {"_core", "wire", "_hot"},
-    "edge": {"_core", "_hot", "config", "wire", "edge", "logs"},
-    "node": {"_core", "_hot", "config", "wire", "node", "logs"},
+    "edge": {"_core", "_hot", "config", "wire", "edge", "logs", "notify", "considerate", "metrics"},
+    "node": {"_core", "_hot", "config", "wire", "node", "logs", "notify", "considerate", "metrics"},
     "cli": {"_core", "_hot", "config", "wire", "edge", "node", "cli", "logs"},
 }
 LEAVES = {"seams", "errors"}
