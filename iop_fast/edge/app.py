@@ -50,8 +50,10 @@ from iop_fast.edge.service import EdgeService
 from iop_fast.edge.sites import UNIX, Site
 from iop_fast.edge.state import EdgeState
 from iop_fast.edge.status import Sources, edge_status
+from iop_fast.edge.status_line import status_line
 from iop_fast.edge.tls import CertificateWatch, check_pair, http_context
 from iop_fast.errors import ConfigError
+from iop_fast.notify import ServiceManager
 from iop_fast.wire import streams
 from iop_fast.wire.credentials import ServerIdentity
 
@@ -67,6 +69,8 @@ DRAIN_LOOK_S = 0.05
 LINK_GRACE_S = 0.2
 # Stopping waits for nothing that another side decides, so it takes no time; past this the process ends all the same.
 STOP_LIMIT_S = 10.0
+# What the service manager is told that the way from the end of a drain to the end of the process may take at most.
+LEAVING_S = 2 * STOP_LIMIT_S
 
 # Thresholds of the garbage collector (allocations per young collection; collections per older one): requests leave no
 # cycles, so a rare collection finds nothing, and a full one must not walk what start-up made.
@@ -137,6 +141,10 @@ class Edge:
         assert self._link_server is not None
         calls = {"abandoned": self._link_server.abandoned, "abandoned_pending": self._link_server.abandoned_pending}
         return {**edge_status(self._sources), "link_calls": calls, "tasks": len(asyncio.all_tasks())}
+
+    def status_line(self) -> str:
+        """Return one line for the service manager."""
+        return status_line(self.state, self.links, self.refresher)
 
     async def _status_with_disk(self) -> dict[str, Any]:
         """Return the snapshot, and whether the file on disk is still the one that runs."""
@@ -280,7 +288,8 @@ async def run_edge(config_path: Path) -> int:
     for warning in loaded.warnings:
         log.warning("config_warning", finding=warning)
     raise_file_limit()
-    signals = Signals(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    signals, manager = Signals(loop), ServiceManager(os.environ, loop)
     edge = Edge(loaded)
     try:
         await edge.start()
@@ -288,15 +297,29 @@ async def run_edge(config_path: Path) -> int:
         print(f"iop edge: {error}", file=sys.stderr)
         return EXIT_FAILED
     tune_collector()
-    signals.on_reload(edge.refresher.apply_by_signal)
+    manager.ready(edge.status_line)
+    follow_reloads(edge, signals, manager)
     await signals.first.wait()
+    manager.stopping(loaded.config.openai.limits.drain_ms / 1000 + LEAVING_S)
     code = await drain_until_cut(edge, signals)
     watchdog = threading.Timer(STOP_LIMIT_S, os._exit, (code,))
     watchdog.daemon = True
     watchdog.start()
     await edge.stop()
+    manager.close()
     watchdog.cancel()
     return code
+
+
+def follow_reloads(edge: Edge, signals: Signals, manager: ServiceManager) -> None:
+    """Refresh at each SIGHUP; the service manager hears of the beginning and, when the last one is done, of the end."""
+
+    def reload() -> None:
+        manager.reloading()
+        edge.refresher.apply_by_signal()
+
+    edge.refresher.on_signals_answered = manager.reloaded
+    signals.on_reload(reload)
 
 
 class Signals:

@@ -38,6 +38,7 @@ from iop_fast.node.observe import start_observe
 from iop_fast.node.registry import Router
 from iop_fast.node.relay import Relay
 from iop_fast.node.session import Identity, Session, SessionLimits
+from iop_fast.notify import ServiceManager
 from iop_fast.seams import MessageStream
 from iop_fast.wire import streams
 from iop_fast.wire.credentials import channel_credentials
@@ -52,6 +53,8 @@ TOKEN_BYTES_MAX = 4096
 # What the stream's proper end may take when the Node stops; past the second limit the process ends all the same.
 STREAM_END_LIMIT_S = 2.0
 STOP_LIMIT_S = 10.0
+# What the service manager is told that the way from the end of a drain to the end of the process may take at most.
+LEAVING_S = 2 * STOP_LIMIT_S
 
 # Thresholds of the garbage collector (allocations per young collection; collections per older one): runs leave no
 # cycles, so a rare collection finds nothing, and a full one must not walk what start-up made.
@@ -110,6 +113,13 @@ class Node:
     def is_ready(self) -> bool:
         """True while the Edge may send runs."""
         return self.dialer.is_ready
+
+    def status_line(self) -> str:
+        """Return one line for the service manager."""
+        runs = sum(len(relay.runs) for relay in self.dialer.relays)
+        address = self._config.edge.address
+        link = f"ready at the Edge {address}" if self.is_ready else f"no session with the Edge {address} takes requests"
+        return f"{link}, {runs} running"
 
     async def start(self) -> None:
         """Bind the listener for probes, if there is one, and begin to dial; raise StartError."""
@@ -240,7 +250,8 @@ async def run_node(config_path: Path) -> int:
         print(f"iop node: {error}", file=sys.stderr)
         return EXIT_REFUSED
     raise_file_limit()
-    signals = Signals(asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    signals, manager = Signals(loop), ServiceManager(os.environ, loop)
     try:
         node = Node(loaded.config, token)
         await node.start()
@@ -248,8 +259,12 @@ async def run_node(config_path: Path) -> int:
         print(f"iop node: {error}", file=sys.stderr)
         return EXIT_FAILED
     tune_collector()
+    manager.ready(node.status_line)
     await signals.first.wait()
-    return await stop_by_signals(node, signals)
+    manager.stopping(loaded.config.limits.drain_ms / 1000 + LEAVING_S)
+    code = await stop_by_signals(node, signals)
+    manager.close()
+    return code
 
 
 class Signals:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from iop_fast._core.admission import Outcome
-from iop_fast.edge.refresh import HISTORY_MAX, WAITING_MAX, Busy
+from iop_fast.edge.refresh import HISTORY_MAX, WAITING_MAX, Asked, Busy
 from iop_fast.edge.refresh_report import Impact, NodePush, Status
 from iop_fast.wire.payload import payload_from_message
 from tests.unit.edge.refresh.refresh_world import (
@@ -630,6 +630,21 @@ def test_a_signal_that_comes_while_the_file_is_read_asks_for_another_refresh(tmp
             world.refresher.apply_by_signal()
             await until(lambda: len(world.refresher.history) == 2, "both")
             assert world.runtime.config.nodes[0].providers[0].capacity == 3
+
+    run(work())
+
+
+def test_the_end_of_what_signals_asked_for_is_told_once_and_when_all_of_it_is_done(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with refresh_world(tmp_path) as world:
+            told: list[int] = []
+            world.refresher.on_signals_answered = lambda: told.append(len(world.refresher.history))
+            world.refresher.apply_by_signal()
+            await until(lambda: not world.refresher._is_signal_waiting, "the first one's turn")
+            world.refresher.apply_by_signal()
+            await until(lambda: bool(told), "the end")
+            await world.refresher.refresh(Asked("apply", "http"))  # of no concern to who sent the signals
+            assert told == [2]
 
     run(work())
 
