@@ -27,6 +27,7 @@ MODULES = {
     "iop_fast._core.json_string": "src_pyx/json_string.pyx",
     "iop_fast._core.scan_names": "src_pyx/scan_names.pyx",
     "iop_fast._core.scan": "src_pyx/scan.pyx",
+    "iop_fast._core.multipart": "src_pyx/multipart.pyx",
     "iop_fast._hot.chunks": "src_pyx/chunks.pyx",
     "iop_fast._hot.fields": "src_pyx/fields.pyx",
     "iop_fast._hot.frames": "src_pyx/frames.pyx",
