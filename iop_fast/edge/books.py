@@ -1,8 +1,8 @@
-"""The end of every request, written down once: counters, usage, one access line.
+"""The end of every request, written down once: counters, meters, usage, one access line.
 
 `Books` is where a request's facts leave it. An exchange calls `close` in its `finish`; requests that were answered from
-their head alone, or by the front, come by `note`. Counters are always kept; lines go to the writers that the program
-sets (`access`, `usage_log`), and without one none is rendered.
+their head alone, or by the front, come by `note`. Counters and meters are always kept; lines go to the writers that the
+program sets (`access`, `usage_log`), and without one none is rendered.
 
 The access line. One a request, whatever became of it:
 
@@ -18,7 +18,9 @@ state: who ended the request, and how far it had come.
     second   R its body was arriving   Q it waited   H its answer had not begun   D in its answer   - after all of it
 
 Durations are milliseconds; `ttfb_ms` runs to the head of a provider's answer, and is absent (as every field is that the
-request did not come to) without one. Names come from the configuration, so no field holds a client's text or a secret.
+request did not come to) without one. Names come from the configuration, so no field holds a client's text or a secret,
+and the meters have as many rows as the configuration has names: a request for no model of it counts under OTHER, one
+that no provider got under NOBODY.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from iop_fast import logs
+from iop_fast._hot.meters import RequestMeters
 from iop_fast.edge.lines import LineWriter
 from iop_fast.edge.outcomes import CLIENT_GONE, SUCCESS
 from iop_fast.edge.usage import UsageBook, usage_state
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
     from iop_fast.edge.exchange import Exchange
 
 NS_PER_MS = 1_000_000
+
+# What meters count under where there is no model of the configuration, and no provider.
+OTHER, NOBODY = "other", "none"
 
 # Who ended a request, by its outcome; a failure that is not named here is a refusal of the gateway's.
 ENDED_BY: Mapping[str, str] = {
@@ -60,12 +66,14 @@ Render = Callable[[str, Mapping[str, object]], bytes]
 
 
 class Books:
-    """Takes in what became of requests. `counters` counts them by outcome, and what should not happen."""
+    """Takes in what became of requests. `counters` counts them by outcome, and what should not happen, `meters` by
+    names, with how long their parts took."""
 
-    __slots__ = ("_render", "access", "counters", "usage", "usage_log")
+    __slots__ = ("_render", "access", "counters", "meters", "usage", "usage_log")
 
     def __init__(self) -> None:
         self.counters: dict[str, int] = {"released_unconfirmed": 0, "readmitted": 0, "internal": 0}
+        self.meters = RequestMeters()
         self.usage = UsageBook()
         self.access: LineWriter | None = None
         self.usage_log: LineWriter | None = None
@@ -88,6 +96,7 @@ class Books:
         """Write down a finished exchange. Called once, when everything about it is known."""
         outcome = exchange.outcome
         self.count(outcome)
+        self._measure(exchange, now_ns)
         state = ""
         if exchange.was_seen and exchange.request.surface.is_metered:
             state = usage_state(outcome == SUCCESS, exchange.usage)
@@ -100,8 +109,25 @@ class Books:
         if self.access is not None:
             self.access.put(self._render("request", access_fields(exchange, state, now_ns)))
 
+    def _measure(self, exchange: Exchange, now_ns: int) -> None:
+        """Count the request under its names; a duration that it did not come to is -1."""
+        head_ns, provider_id, queue_ns = exchange.head_ns, exchange.provider_id, exchange.queue_ns
+        self.meters.close(
+            exchange.model or OTHER,
+            exchange.node_id or NOBODY,
+            provider_id or NOBODY,
+            exchange.outcome,
+            exchange.is_long,
+            queue_ns if provider_id or queue_ns else -1,
+            head_ns - exchange.began_ns if head_ns else -1,
+            head_ns - exchange.granted_ns if head_ns else -1,
+            now_ns - exchange.began_ns,
+            exchange.sent_ns - exchange.granted_ns if head_ns else -1,
+        )
+
     def note(self, request_id: bytes, outcome: str, status: int, path: bytes = b"", principal: str = "") -> None:
         """Write an access line for a request that never became an exchange. `path` is one that the Edge serves."""
+        self.meters.close(OTHER, NOBODY, NOBODY, outcome, False, -1, -1, -1, -1, -1)
         if self.access is None:
             return
         fields: dict[str, object] = {"request": request_id.decode()}

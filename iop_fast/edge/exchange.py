@@ -27,7 +27,8 @@ What is owned, and who ends it:
 Re-admission: a run that the provider cannot have seen (its session went before the opening frame was sent, or the Node
 says so) is admitted again, once, and keeps its place. Nothing was sent to the client by then and the body is whole.
 
-Moments (`began_ns`, `head_ns`) are read from the injected clock for the books and decide nothing.
+Moments (`began_ns`, `granted_ns`, `sent_ns`, `head_ns`) are read from the injected clock, for the books; they decide
+nothing.
 
 Never done here: a timer, a byte of the body changed beyond the edits of `edits.py`.
 """
@@ -99,6 +100,7 @@ class Exchange:
         "clamped",
         "ended_in",
         "estimated_tokens",
+        "granted_ns",
         "head_ns",
         "is_long",
         "model",
@@ -108,6 +110,7 @@ class Exchange:
         "queue_ns",
         "reply",
         "request",
+        "sent_ns",
         "usage",
     )
 
@@ -120,6 +123,8 @@ class Exchange:
         self.outcome = ""  # SUCCESS, CLIENT_GONE or a failure's reason, once it is known
         self.began_ns = edge.clock.now_ns()
         self.queue_ns = 0
+        self.granted_ns = 0  # when the last slot was, and when its run was on its way to the Node
+        self.sent_ns = 0
         self.head_ns = 0  # when the head of a provider's answer came
         self.ended_in: State | None = None  # where the outcome met it
         self.estimated_tokens = 0
@@ -258,8 +263,9 @@ class Exchange:
         """The request leaves admission without a slot."""
         if self._state is not State.QUEUED:
             return
-        self._waiter = None
+        waiter, self._waiter = self._waiter, None
         try:
+            self._note_wait(waiter)
             verdict = REFUSALS[outcome]
             if self._first_verdict is not None and verdict.failure is not Failure.DRAINING:
                 verdict = self._first_verdict
@@ -328,7 +334,8 @@ class Exchange:
         edge = self._edge
         key = edge.gate.provider_key(lease)
         self.node_id, self.provider_id = key
-        self.queue_ns = lease.granted_at_ns - lease.enqueued_at_ns
+        self.granted_ns = lease.granted_at_ns
+        self.queue_ns = self.granted_ns - lease.enqueued_at_ns
         link = edge.links.for_lease(self.node_id, lease.generation) if lease.is_held else None
         if link is None or not link.is_up:
             self._admit_again(NODE_LOST)
@@ -355,6 +362,7 @@ class Exchange:
     def on_sent(self, message_number: int) -> None:
         """The provider may see the request from here on."""
         self._is_sent = True
+        self.sent_ns = self._edge.clock.now_ns()
 
     def on_window(self, byte_count: int) -> None:
         """The Node takes more of the body."""
@@ -519,6 +527,7 @@ class Exchange:
         if self.ended_in is None:
             self.ended_in = self._state
         waiter, self._waiter = self._waiter, None
+        self._note_wait(waiter)
         if waiter is not None and not self._edge.gate.cancel(waiter):
             return  # admission ended it first; its call is on the way and finds that nobody waits
         link = self._link
@@ -531,6 +540,11 @@ class Exchange:
         link.cancel(self._run_id)
         self._drop_body()
         self._watch(self._edge.cancelling)
+
+    def _note_wait(self, waiter: Waiter | None) -> None:
+        """It waited in vain; one that waited twice is told the whole time."""
+        if waiter is not None:
+            self.queue_ns = self._edge.clock.now_ns() - waiter.enqueued_at_ns
 
     def _names(self) -> dict[str, str]:
         return {"request": self.request.id.decode(), "node": self.node_id, "provider": self.provider_id}
