@@ -103,6 +103,7 @@ class NodeLink(LinkRuns):
         "_messages_read",
         "_state",
         "_stream",
+        "_traffic",
         "_was_candidate",
         "accepted_at_ns",
         "health",
@@ -121,7 +122,8 @@ class NodeLink(LinkRuns):
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         limits = links.limits
-        outbox = Outbox(stream, edge.clock, loop, on_closed=self._on_unwritable)
+        self._traffic = links.traffic(session.node_id)
+        outbox = Outbox(stream, edge.clock, loop, on_closed=self._on_unwritable, traffic=self._traffic)
         super().__init__(session.node_id, session.generation, outbox, links.counters, limits.buffered_bytes_max)
         self.session = session
         providers = edge.runtime.payloads[session.node_id].providers
@@ -267,7 +269,7 @@ class NodeLink(LinkRuns):
         self._messages_read += 1
         self.silence.heard()
         try:
-            dispatch_edge(message, self._runs, self)
+            self._traffic.note_received(len(message), dispatch_edge(message, self._runs, self))
             heartbeat, self._heartbeat = self._heartbeat, None
             if heartbeat is not None:
                 self._reconcile(heartbeat)

@@ -14,6 +14,7 @@ from iop_fast.config.schema import Link
 from iop_fast.edge.link import LinkState, NodeLink
 from iop_fast.edge.link_runs import LinkCounters
 from iop_fast.edge.pushes import Push
+from iop_fast.wire.traffic import Traffic
 
 NS_PER_MS = 1_000_000
 
@@ -42,12 +43,13 @@ class LinkLimits(NamedTuple):
 class Links:
     """Current sessions by Node, in the order of their acceptance."""
 
-    __slots__ = ("_current", "_generation", "_was_ready", "counters", "limits")
+    __slots__ = ("_current", "_generation", "_traffic", "_was_ready", "counters", "limits")
 
     def __init__(self, limits: LinkLimits) -> None:
         self.limits = limits
         self.counters = LinkCounters()
         self._current: dict[str, NodeLink] = {}
+        self._traffic: dict[str, Traffic] = {}
         self._generation = 0
         self._was_ready = False
 
@@ -110,6 +112,10 @@ class Links:
     def current(self, node_id: str) -> NodeLink | None:
         """Return a Node's current session, whatever its state, for status."""
         return self._current.get(node_id)
+
+    def traffic(self, node_id: str) -> Traffic:
+        """Return what is counted of a configured Node's messages, over all of its sessions."""
+        return self._traffic.setdefault(node_id, Traffic())
 
     def is_reported_up(self, key: tuple[str, str]) -> bool:
         """Say whether the Node's own (held) word on the provider (node_id, provider_id) is that it is up."""

@@ -50,6 +50,7 @@ from iop_fast.wire.liveness import HEARTBEAT_NS, SILENCE_LIMIT_NS, Beat, Silence
 from iop_fast.wire.options import RUN_WINDOW_BYTES
 from iop_fast.wire.outbox import Outbox
 from iop_fast.wire.payload import PayloadAssembler, PayloadError, payload_from_message
+from iop_fast.wire.traffic import Traffic
 
 log = logs.get(__name__)
 
@@ -131,7 +132,7 @@ class SessionEnd(NamedTuple):
 class Session:
     """One session. `run` it once; `relay` holds its runs, also after its end.
 
-    `earlier` are the relays of sessions before whose runs must end first.
+    `earlier` are the relays of sessions before whose runs must end first; `traffic` is where messages are counted.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Session:
         loop: asyncio.AbstractEventLoop,
         limits: SessionLimits,
         earlier: Sequence[Relay] = (),
+        traffic: Traffic | None = None,
     ) -> None:
         self._stream = stream
         self._identity = identity
@@ -150,7 +152,10 @@ class Session:
         self._loop = loop
         self._limits = limits
         self._earlier = earlier
-        self._outbox = Outbox(stream, clock, loop, pace_ns=limits.pace_ns, on_closed=self._on_unwritable)
+        self._traffic = Traffic() if traffic is None else traffic
+        self._outbox = Outbox(
+            stream, clock, loop, pace_ns=limits.pace_ns, on_closed=self._on_unwritable, traffic=self._traffic
+        )
         self.relay = Relay(router, self._outbox)
         self._silence = Silence(clock, loop, self._on_silent, limits.silence_ns)
         self._beat = Beat(loop, self._send_heartbeat, limits.heartbeat_ns)
@@ -303,7 +308,7 @@ class Session:
         self._messages_read += 1
         self._silence.heard()
         try:
-            dispatch_node(message, self)
+            self._traffic.note_received(len(message), dispatch_node(message, self))
         except (FrameError, DecodeError, PayloadError) as error:
             log.warning("session_malformed", generation=self.generation, error=error)
             self.close(f"malformed message: {error}")

@@ -39,6 +39,7 @@ from collections.abc import Callable, KeysView
 
 from iop_fast.seams import Clock, MessageStream
 from iop_fast.wire.options import BATCH_BYTES, MAX_MESSAGE_BYTES
+from iop_fast.wire.traffic import Traffic
 
 # A larger entry is a body in all but name: it takes its turn with the bulk.
 PROMPT_MAX_BYTES = 16 * 1024
@@ -112,6 +113,7 @@ class Outbox:
         "_stream",
         "_task",
         "_timer",
+        "_traffic",
         "_turns",
         "_urgent",
         "_waiter",
@@ -128,8 +130,11 @@ class Outbox:
         *,
         pace_ns: int = 0,
         on_closed: Callable[[], None] | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
+        """`traffic` is where the messages are counted, beside those of other sessions."""
         self._stream = stream
+        self._traffic = Traffic() if traffic is None else traffic
         self._clock = clock
         self._loop = loop
         self._pace_ns = pace_ns
@@ -295,6 +300,10 @@ class Outbox:
                 on_sent(run_id, self.messages_written)
             except Exception as error:  # noqa: BLE001 - one run's failure must not end the others' writer
                 self._loop.call_exception_handler({"message": f"on_sent of run {run_id} failed", "exception": error})
+        traffic = self._traffic
+        traffic.sent_messages += 1
+        traffic.sent_bytes += message.size
+        traffic.sent_frames += len(message.pieces)
         self.is_writing = True
         try:
             await self._stream.write(b"".join(message.pieces))  # network
