@@ -94,6 +94,7 @@ class Node:
             silence_ns=limits.silence_ms * NS_PER_MS,
             old_runs_ms=limits.old_runs_ms,
             pace_ns=limits.pace_ms * NS_PER_MS,
+            input_bytes_max=limits.run_input_bytes_max,
         )
         self.router = Router(
             Surroundings(

@@ -43,7 +43,7 @@ from iop_fast import logs
 from iop_fast._hot.frames import FrameError, dispatch_node, encode_frame
 from iop_fast.config.payload import NodePayload
 from iop_fast.node.registry import RegistryError, Router
-from iop_fast.node.relay import Relay
+from iop_fast.node.relay import INPUT_BYTES_MAX, Relay
 from iop_fast.seams import Clock, MessageStream
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.liveness import HEARTBEAT_NS, SILENCE_LIMIT_NS, Beat, Silence
@@ -113,6 +113,7 @@ class SessionLimits(NamedTuple):
     silence_ns: int = SILENCE_LIMIT_NS
     old_runs_ms: int = 5_000
     pace_ns: int = 2_000_000
+    input_bytes_max: int = INPUT_BYTES_MAX
 
 
 class SessionEnd(NamedTuple):
@@ -156,7 +157,7 @@ class Session:
         self._outbox = Outbox(
             stream, clock, loop, pace_ns=limits.pace_ns, on_closed=self._on_unwritable, traffic=self._traffic
         )
-        self.relay = Relay(router, self._outbox)
+        self.relay = Relay(router, self._outbox, loop, input_bytes_max=limits.input_bytes_max)
         self._silence = Silence(clock, loop, self._on_silent, limits.silence_ns)
         self._beat = Beat(loop, self._send_heartbeat, limits.heartbeat_ns)
         self._state = SessionState.REGISTERING

@@ -149,29 +149,35 @@ MUTANTS = [
         ),
     ),
     *mutants(
-        "node/relay",
+        "node/tunnel",
         ("no credit is used up", "        self._credit_bytes -= len(piece)\n", ""),
-        ("paused for ever", "                self._upstream.resume()\n", "                pass\n"),
+    ),
+    *mutants(
+        "node/runs",
+        ("paused for ever", "                self._handle.resume()\n", "                pass\n"),
         (
             "what is held is lost at the end",
-            "            if self._held:\n                self._move(RunEvent.ENDS_HELD)",
-            "            if False:\n                self._move(RunEvent.ENDS_HELD)",
+            "            if self._send_held():\n                self._finish(RunEvent.ENDS)",
+            "            if True:\n                self._finish(RunEvent.ENDS)",
         ),
         (
             "no end is said",
-            "        self._relay.outbox.send_run(self.run_id, encode_end(self.run_id, end), bulk=False)\n",
+            "        self._table.outbox.send_run(self.run_id, encode_end(self.run_id, self._end), bulk=False)\n",
             "",
         ),
         (
             "a cancel is confirmed before it is done",
-            "                self._upstream.cancel()\n",
-            "                self._upstream.cancel()\n                if self._state is RunState.STOPPING:\n                    self._finish(RunEvent.ENDS)\n",
+            "                self._handle.cancel()\n",
+            "                self._handle.cancel()\n                if self._state is RunState.STOPPING:\n                    self._finish(RunEvent.ENDS)\n",
         ),
         (
             "no body window is granted",
-            "self._relay.outbox.send_control(encode_window(self.run_id, self._consumed_bytes))",
+            "self._table.outbox.send_control(encode_window(self.run_id, self._consumed_bytes))",
             "pass",
         ),
+    ),
+    *mutants(
+        "node/relay",
         ("a cancel is not heard", "            self.stop(run, CANCELLED)\n", ""),
     ),
 ]

@@ -11,7 +11,7 @@ import pytest
 
 from iop_fast.edge.exchange import Exchange
 from iop_fast.edge.reply import Reply
-from iop_fast.node.relay import Run, RunEvent
+from iop_fast.node.runs import Run, RunEvent
 from iop_fast.seams import Downstream, End
 from tests.sim.run import fault_names, run_batch
 from tests.sim.script import write_script
@@ -95,7 +95,7 @@ def test_a_slot_that_comes_back_too_early_is_found(monkeypatch: pytest.MonkeyPat
 
     def stop(run: Run, end: End) -> None:
         stop_well(run, end)
-        if run.run_id in run._relay.runs:
+        if run._handle is not None:
             run._finish(RunEvent.ENDS)
 
     stop_well = Run.stop

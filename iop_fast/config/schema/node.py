@@ -158,6 +158,15 @@ class NodeLimits(Section):
         ge=0,
         le=1_000,
     )
+    run_input_bytes_max: int = setting(
+        "Size of one request to a provider of the types ollama, cli and native, which the Node holds whole.",
+        apply="restart",
+        unit="bytes",
+        default=32 * MIB,
+        ge=1_024,
+        le=1_024 * MIB,
+        at_limit="the request is refused, status 413",
+    )
     window_bytes: int = setting(
         "Bytes on their way to the Edge at one time.",
         apply="restart",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iop_fast.node.relay import MOVES, RunEvent, RunState
+from iop_fast.node.runs import MOVES, RunEvent, RunState
 from iop_fast.seams import End, Head, Usage
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.options import PIECE_BYTES

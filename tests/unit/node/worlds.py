@@ -14,7 +14,7 @@ from iop_fast.node.health import Health
 from iop_fast.node.registry import Router
 from iop_fast.node.relay import Relay
 from iop_fast.node.session import Identity, Session, SessionLimits
-from iop_fast.seams import End, Head, TunnelRequest, Upstream, UpstreamRun, UpstreamSink
+from iop_fast.seams import End, Head, RunOpening, TunnelRequest, Upstream, UpstreamRun, UpstreamSink
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.outbox import Outbox
 from iop_fast.wire.payload import message_from_payload
@@ -240,7 +240,7 @@ class RelayWorld(NodeWorld):
         self.stream = TestStream()
         self.outbox = Outbox(self.stream, loop.clock, loop)
         self.outbox.start()
-        self.relay = Relay(self.router, self.outbox, window_bytes)
+        self.relay = Relay(self.router, self.outbox, loop, window_bytes)
         self.apply(payload(provider()))
         self.relay.accept()
         self.controls: list[bytes] = []
@@ -248,6 +248,9 @@ class RelayWorld(NodeWorld):
     # The rest of NodeSide.
     def on_open(self, run_id: int, opened: TunnelRequest) -> None:
         self.relay.on_open(run_id, opened)
+
+    def on_open_run(self, run_id: int, opening: RunOpening) -> None:
+        self.relay.on_open_run(run_id, opening)
 
     def on_body(self, run_id: int, piece: bytes, complete: bool) -> None:
         self.relay.on_body(run_id, piece, complete)
