@@ -69,7 +69,8 @@ from iop_fast._core.verification cimport Verification
 from iop_fast._core.wait_queue cimport Waiter, WaiterEntry, WaitQueue
 
 from iop_fast._core.records import (  # no-cython-lint
-    Explanation, MeterRow, Outcome, Owner, Plan, ProviderSpec, SnapshotRow,  # no-cython-lint: the module's interface
+    Explanation, LineRow, MeterRow, Outcome, Owner,  # no-cython-lint: the module's interface
+    Plan, ProviderSpec, SnapshotRow, WaiterRow,  # no-cython-lint: as above
 )
 
 # These belong to it too, and a cimported type is no attribute of the module.
@@ -575,6 +576,27 @@ cdef class Admission:
 
     def explain(self, str model, bint long, uint64_t needs):
         return self.readouts.explain(model, long, needs)
+
+    def verdicts(self, str model, bint long, uint64_t needs):
+        return self.readouts.verdicts(model, long, needs)
+
+    @property
+    def line_count(self):
+        return self.queue.line_count
+
+    def waiting_by_model(self):
+        return self.readouts.waiting_by_model()
+
+    def lines(self, int32_t limit):
+        return self.readouts.lines(limit)
+
+    def waiters(self, int32_t limit):
+        return self.readouts.waiters(limit)
+
+    @property
+    def oldest_enqueued_at_ns(self):
+        cdef int32_t slot = self.queue.oldest()
+        return None if slot == NONE else self.queue.entries[slot].enqueued_at_ns
 
     def counters(self):
         return self.tally.counters()

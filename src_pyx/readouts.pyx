@@ -1,6 +1,6 @@
-"""What admission says of itself: snapshot, meters, estimates and explanations. Nothing here changes a decision.
+"""What admission says of itself: snapshot, meters, estimates, explanations, who waits. Nothing here changes a decision.
 
-The queue's marks serve as scratch: they mean nothing between steps.
+The queue's marks and heap serve as scratch: they mean nothing between steps.
 """
 
 cimport cython
@@ -18,8 +18,9 @@ from iop_fast._core.ledger cimport (
     ProviderMeter,
     ProviderState,
 )
+from iop_fast._core.wait_queue cimport Line, Waiter, WaiterEntry
 
-from iop_fast._core.records import Explanation, MeterRow, SnapshotRow
+from iop_fast._core.records import Explanation, LineRow, MeterRow, SnapshotRow, WaiterRow
 
 cdef tuple LINK_NAMES = ("offline", "ready", "draining")
 cdef int64_t RETRY_AFTER_MAX_S = 30
@@ -164,3 +165,87 @@ cdef class Readouts:
         if row.in_flight >= row.capacity:
             return "full"
         return "free" if has_slot(row, is_constrained) else "no_long_slot"
+
+    cdef dict verdicts(self, str name, bint is_long, uint64_t needs):
+        """How many of a model's providers each verdict stands between and a request."""
+        cdef ModelState* model = self.model(name)
+        cdef bint is_constrained = is_long and model.has_long
+        cdef dict counts = {}
+        cdef int32_t place
+        for place in range(model.count):
+            verdict = self.verdict(model.candidates[place], needs, is_constrained)
+            counts[verdict] = counts.get(verdict, 0) + 1
+        return counts
+
+    # Who waits --------------------------------------------------------------------------------------------------------
+
+    cdef dict waiting_by_model(self):
+        cdef dict counts = {}
+        cdef int32_t row
+        cdef Line* line
+        cdef dict names = self.model_names()
+        for row in range(self.queue.line_capacity):
+            line = &self.queue.lines[row]
+            if line.waiting > 0:
+                name = names[line.model]
+                normal, long = counts.get(name, (0, 0))
+                counts[name] = (normal, long + line.waiting) if line.is_long else (normal + line.waiting, long)
+        return counts
+
+    cdef list lines(self, int32_t limit):
+        cdef list rows = []
+        cdef int32_t row
+        cdef dict names = self.model_names()
+        self.queue.heap_count = 0
+        for row in range(self.queue.line_capacity):
+            if self.queue.lines[row].waiting > 0:
+                self.queue.heap_push(row)
+        while self.queue.heap_count > 0 and len(rows) < limit:
+            rows.append(self.line_row(self.queue.heap[0], names))
+            self.queue.heap_drop()
+        self.queue.heap_count = 0
+        return rows
+
+    cdef object line_row(self, int32_t row, dict names):
+        cdef Line* line = &self.queue.lines[row]
+        return LineRow(
+            names[line.model],
+            bool(line.is_long),
+            line.needs,
+            self.key_of(line.excluded),
+            line.waiting,
+            self.queue.entries[line.head].enqueued_at_ns,
+        )
+
+    cdef list waiters(self, int32_t limit):
+        cdef list rows = []
+        cdef int32_t slot, fresh = self.queue.fresh.head, readmitted = self.queue.readmitted.head
+        cdef WaiterEntry* entries = self.queue.entries
+        cdef dict names = self.model_names()
+        while len(rows) < limit and (fresh != NONE or readmitted != NONE):
+            if fresh == NONE or (readmitted != NONE and entries[readmitted].sequence < entries[fresh].sequence):
+                slot, readmitted = readmitted, entries[readmitted].order_next
+            else:
+                slot, fresh = fresh, entries[fresh].order_next
+            rows.append(self.waiter_row(slot, names))
+        return rows
+
+    cdef object waiter_row(self, int32_t slot, dict names):
+        cdef WaiterEntry* entry = &self.queue.entries[slot]
+        cdef Line* line = &self.queue.lines[entry.line]
+        return WaiterRow(
+            (<Waiter>self.queue.waiters[slot]).owner,
+            names[line.model],
+            bool(line.is_long),
+            line.needs,
+            self.key_of(line.excluded),
+            entry.enqueued_at_ns,
+            bool(entry.is_readmitted),
+        )
+
+    cdef dict model_names(self):
+        """Names by row. A row keeps no name; who waits, waits for a model of the plan."""
+        return {row: name for name, row in self.catalog.names.items()}
+
+    cdef object key_of(self, int32_t provider):
+        return None if provider == NONE else self.ledger.keys[provider]

@@ -15,12 +15,14 @@ from typing import final
 
 from iop_fast._core.ledger import Lease as Lease
 from iop_fast._core.records import Explanation as Explanation
+from iop_fast._core.records import LineRow as LineRow
 from iop_fast._core.records import MeterRow as MeterRow
 from iop_fast._core.records import Outcome as Outcome
 from iop_fast._core.records import Owner as Owner
 from iop_fast._core.records import Plan as Plan
 from iop_fast._core.records import ProviderSpec as ProviderSpec
 from iop_fast._core.records import SnapshotRow as SnapshotRow
+from iop_fast._core.records import WaiterRow as WaiterRow
 from iop_fast._core.wait_queue import Waiter as Waiter
 
 @final
@@ -95,6 +97,21 @@ class Admission:
         """One row per provider of the plan, in file order."""
     def explain(self, model: str, long: bool, needs: int) -> Explanation:
         """Say what would become of a request of this kind, and why; changes nothing. KeyError for an unknown model."""
+    def verdicts(self, model: str, long: bool, needs: int) -> dict[str, int]:
+        """Count a model's catalog providers by what stands between each and a request of this kind now, in the words of
+        `explain`; none is taken next. KeyError for an unknown model."""
+    @property
+    def line_count(self) -> int:
+        """Lines in which somebody waits."""
+    def waiting_by_model(self) -> dict[str, tuple[int, int]]:
+        """How many wait, normal and long, for each model that somebody waits for. O(lines)."""
+    def lines(self, limit: int) -> list[LineRow]:
+        """The lines whose heads are the oldest, in the order of these, at most `limit`. O(lines)."""
+    def waiters(self, limit: int) -> list[WaiterRow]:
+        """Who waits, in global order, at most `limit`. O(limit)."""
+    @property
+    def oldest_enqueued_at_ns(self) -> int | None:
+        """Since when the first in global order has waited, None when nobody waits."""
     def retry_after_s(self, model: str) -> int:
         """Estimate in how many seconds a request for the model would be served, 1 to 30: the waiters that compete with
         it over the rate at which leases of its live providers have ended in the last ten seconds or so. 30 when none

@@ -98,3 +98,26 @@ class Explanation(NamedTuple):
 
     position: int | None
     candidates: list[tuple[tuple[str, str], str]]
+
+
+class LineRow(NamedTuple):
+    """A line: waiters that are alike. `excluded` is a provider that they do not get, `enqueued_at_ns` that of its head."""
+
+    model: str
+    is_long: bool
+    needs: int
+    excluded: tuple[str, str] | None
+    waiting: int
+    enqueued_at_ns: int
+
+
+class WaiterRow(NamedTuple):
+    """One who waits, and the line it stands in."""
+
+    owner: Owner
+    model: str
+    is_long: bool
+    needs: int
+    excluded: tuple[str, str] | None
+    enqueued_at_ns: int
+    is_readmitted: bool

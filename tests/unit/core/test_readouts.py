@@ -5,7 +5,7 @@ import pytest
 from iop_fast._core.admission import Outcome
 from iop_fast._core.ledger import DURATION_BOUNDS_NS
 
-from .dialogue import Desk, plan, provider
+from .dialogue import MS, Desk, plan, provider
 
 
 def bucket(ms: float) -> int:
@@ -140,3 +140,67 @@ def test_retry_after_is_at_least_a_second() -> None:
     desk.core.node_down(0, "n1", 1)
     desk.core.node_down(0, "n2", 1)
     assert desk.core.retry_after_s("m") == 30
+
+
+# Who waits
+
+
+def test_who_waits_is_read_in_order_with_what_it_waits_for() -> None:
+    desk = Desk(plan(provider("p", long=1), provider("q"), models={"m": ["p"], "x": ["q"]}))
+    desk.ask("m")
+    lost = desk.ask("x")
+    desk.at(1).ask("m")
+    desk.at(2).ask("x")
+    desk.at(3).ask("m", long=True)
+    desk.at(4).ask("m")
+    rows = desk.core.waiters(10)
+    assert [(row.model, row.is_long, row.enqueued_at_ns // MS) for row in rows] == [
+        ("m", False, 1),
+        ("x", False, 2),
+        ("m", True, 3),
+        ("m", False, 4),
+    ]
+    assert [row.owner for row in rows] == desk.callers[2:]
+    assert {(row.needs, row.excluded, row.is_readmitted) for row in rows} == {(1, None, False)}
+    assert desk.core.waiters(2) == rows[:2]
+    assert desk.core.waiters(0) == []
+    assert desk.core.oldest_enqueued_at_ns == 1 * MS
+    assert desk.core.waiting_by_model() == {"m": (2, 1), "x": (1, 0)}
+    assert [(line.model, line.is_long, line.waiting, line.enqueued_at_ns // MS) for line in desk.core.lines(10)] == [
+        ("m", False, 2, 1),
+        ("x", False, 1, 2),
+        ("m", True, 1, 3),
+    ]
+    assert (desk.core.line_count, len(desk.core.lines(1))) == (3, 1)
+    desk.release(lost)
+    assert desk.core.waiting_by_model() == {"m": (2, 1)}
+
+
+def test_one_admitted_again_stands_where_it_had_stood_and_says_whom_it_does_not_get() -> None:
+    desk = Desk(plan(provider("p"), provider("q", node="n2")))
+    first = desk.ask()
+    desk.at(1).ask()
+    desk.at(2).ask()
+    desk.core.node_down(desk.now, "n1", 1)
+    caller = desk.callers[0]
+    desk.core.readmit(desk.now, caller, "m", 1, first)
+    mine, other = desk.core.waiters(5)
+    assert (mine.owner, mine.excluded, mine.enqueued_at_ns, mine.is_readmitted) == (caller, ("n1", "p"), 0, True)
+    assert (other.excluded, other.is_readmitted) == (None, False)
+    assert [line.excluded for line in desk.core.lines(5)] == [("n1", "p"), None]
+
+
+def test_nobody_waits() -> None:
+    desk = Desk(plan(provider("p")))
+    assert desk.core.waiters(5) == desk.core.lines(5) == []
+    assert desk.core.waiting_by_model() == {}
+    assert (desk.core.oldest_enqueued_at_ns, desk.core.line_count) == (None, 0)
+
+
+def test_verdicts_count_what_explain_names() -> None:
+    specs = (provider("a"), provider("b"), provider("c", 1, can=0), provider("d", enabled=False), provider("e", 2))
+    desk = Desk(plan(*specs))
+    desk.ask()
+    assert desk.core.verdicts("m", False, 1) == {"full": 1, "free": 2, "cannot": 1, "disabled": 1}
+    with pytest.raises(KeyError):
+        desk.core.verdicts("none", False, 1)
