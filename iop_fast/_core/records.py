@@ -101,7 +101,7 @@ class Explanation(NamedTuple):
 
 
 class LineRow(NamedTuple):
-    """A line: waiters that are alike. `excluded` is a provider that they do not get, `enqueued_at_ns` that of its head."""
+    """A line of waiters that are alike. `excluded` is a provider that they do not get, the time is that of its head."""
 
     model: str
     is_long: bool

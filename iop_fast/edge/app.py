@@ -27,7 +27,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, TypeVar
 
-from iop_fast import logs
+from iop_fast import logs, metrics
 from iop_fast._core.clock import MonotonicClock
 from iop_fast.config.catalog import build_catalog
 from iop_fast.config.loader import Loaded, load_edge
@@ -41,6 +41,7 @@ from iop_fast.edge.front.listener import Front
 from iop_fast.edge.gate import Gate
 from iop_fast.edge.lines import open_books
 from iop_fast.edge.links import LinkLimits, Links
+from iop_fast.edge.metric_rows import MetricSources, read
 from iop_fast.edge.openapi import document
 from iop_fast.edge.refresh import Refresher
 from iop_fast.edge.refresh_http import add_refresh
@@ -110,6 +111,9 @@ class Edge:
             ticker=self._ticker,
         )
         self.refresher = Refresher(self.state, self.links, loaded.path, self._loop)
+        self._lag = metrics.LoopLag(self._loop)
+        measured = MetricSources(self.state, self.links, self.front, self.refresher, self.readiness)
+        self._exposition = metrics.Exposition("edge", self._lag, partial(read, measured))
         self._disk = DiskFile(loaded.path)
         self._disk_turn = asyncio.Lock()
         self._sources = Sources(self.state, self.links, self.front, loaded.path, self._clock.now_ns())
@@ -164,6 +168,8 @@ class Edge:
             stack.callback(self.gate.close)
             self._ticker.start()
             stack.callback(self._ticker.stop)
+            self._lag.start()
+            stack.callback(self._lag.stop)
             try:
                 open_books(self.state.books, config, self._ticker, stack)
                 await self._start_link(config, stack)
@@ -208,6 +214,7 @@ class Edge:
         listen = config.admin.listen
         own_hosts = frozenset() if listen.startswith(UNIX) else frozenset({parse_address(listen)[0].lower()})
         app = admin_app(self.readiness, self._status_with_disk, own_hosts)
+        metrics.add_metrics(app, self._exposition)
         add_refresh(app, self.refresher)
         add_document(app, document(config.openai.listen))
         stack.push_async_callback(self.refresher.stop)
@@ -215,7 +222,9 @@ class Edge:
         await self._admin.start(listen)
         stack.push_async_callback(self._admin.stop)
         if config.observe is not None:
-            observe = Site(observe_app(self.readiness))
+            public = observe_app(self.readiness)
+            metrics.add_metrics(public, self._exposition)
+            observe = Site(public)
             await observe.start(config.observe.listen)
             stack.push_async_callback(observe.stop)
 

@@ -39,6 +39,7 @@ from iop_fast.errors import Failure
 
 if TYPE_CHECKING:
     from iop_fast.edge.exchange import Exchange
+    from iop_fast.edge.runtime import Runtime
 
 NS_PER_MS = 1_000_000
 
@@ -87,6 +88,14 @@ class Books:
     def write_usage(self, writer: LineWriter) -> None:
         """Write a line of usage for every booked request from here on."""
         self.usage_log = writer
+
+    def forget(self, runtime: Runtime) -> None:
+        """Drop what the meters count of models and providers that a configuration does not have."""
+        models, providers = runtime.models, runtime.can
+        self.meters.forget(
+            lambda model: model in models or model == OTHER,
+            lambda key: key in providers or key == (NOBODY, NOBODY),
+        )
 
     def count(self, name: str) -> None:
         """Add one to a counter."""

@@ -22,7 +22,17 @@ import asyncio
 from collections.abc import Mapping
 
 from iop_fast import logs
-from iop_fast._core.admission import Admission, Outcome, Owner, Plan, SnapshotRow
+from iop_fast._core.admission import (
+    Admission,
+    Explanation,
+    LineRow,
+    MeterRow,
+    Outcome,
+    Owner,
+    Plan,
+    SnapshotRow,
+    WaiterRow,
+)
 from iop_fast._core.ledger import Lease
 from iop_fast._core.wait_queue import Waiter
 from iop_fast.seams import Clock
@@ -146,6 +156,45 @@ class Gate:
     def counters(self) -> dict[str, int]:
         """Return admission's counters by name."""
         return self._admission.counters()
+
+    def model_outcomes(self) -> dict[str, tuple[int, ...]]:
+        """Return how requests left admission, by model; the tuple is indexed by Outcome."""
+        return self._admission.model_outcomes()
+
+    def meters(self) -> list[MeterRow]:
+        """Return waits and leases of each provider of the plan, in file order."""
+        return self._admission.meters()
+
+    def explain(self, model: str, long: bool, needs: int) -> Explanation:
+        """Say what would become of a request of this kind now; KeyError for an unknown model."""
+        return self._admission.explain(model, long, needs)
+
+    def verdicts(self, model: str, long: bool, needs: int) -> dict[str, int]:
+        """Count a model's providers by what stands between each and a request of this kind, in explain's words."""
+        return self._admission.verdicts(model, long, needs)
+
+    def waiting_by_model(self) -> dict[str, tuple[int, int]]:
+        """Return how many wait, normal and long, for each model that somebody waits for."""
+        return self._admission.waiting_by_model()
+
+    @property
+    def line_count(self) -> int:
+        """Lines in which somebody waits."""
+        return self._admission.line_count
+
+    def lines(self, limit: int) -> list[LineRow]:
+        """Return the lines whose heads are the oldest, in the order of these."""
+        return self._admission.lines(limit)
+
+    def waiters(self, limit: int) -> list[WaiterRow]:
+        """Return who waits, in global order."""
+        return self._admission.waiters(limit)
+
+    @property
+    def oldest_wait_ns(self) -> int:
+        """How long the first in global order has waited, 0 when nobody waits."""
+        since_ns = self._admission.oldest_enqueued_at_ns
+        return 0 if since_ns is None else self._clock.now_ns() - since_ns
 
     def rehearse(self, plan: Plan) -> Admission:
         """Return a copy of admission that has taken over `plan`: its decisions are counted there and not delivered."""

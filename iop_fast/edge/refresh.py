@@ -95,6 +95,10 @@ class Refresher:
         self._history: deque[Entry] = deque(maxlen=HISTORY_MAX)
         self._is_signal_waiting = False
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self.counts: dict[tuple[str, str], int] = {}
+        """Refreshes by mode and status."""
+        self.last: dict[str, Entry] = {}
+        """The last refresh of each mode."""
         self.on_signals_answered: Callable[[], object] | None = None
         """Called when no refresh that a signal asked for is under way any more."""
 
@@ -171,6 +175,8 @@ class Refresher:
     ) -> Report:
         """Wait for the Nodes, make the report and keep it."""
         committed = planned.runtime if asked.mode == "apply" else None
+        if committed is not None:
+            self._edge.books.forget(self._edge.runtime)
         revision = (committed or self._edge.runtime).revision
         limit_ms = self._edge.runtime.config.edge.link.push_answer_ms
         try:
@@ -212,7 +218,11 @@ class Refresher:
         return told
 
     def _note(self, asked: Asked, report: Report, times: StepTimes) -> None:
-        self._history.append(Entry(datetime.now(UTC), asked.source, report.as_plain(HISTORY_PATHS_MAX), times.ms))
+        entry = Entry(datetime.now(UTC), asked.source, report.as_plain(HISTORY_PATHS_MAX), times.ms)
+        self._history.append(entry)
+        self.last[report.mode] = entry
+        kind = (report.mode, report.status.value)
+        self.counts[kind] = self.counts.get(kind, 0) + 1
         diff = report.diff
         level = log.info if report.status in (Status.APPLIED, Status.NO_CHANGE) else log.warning
         level(

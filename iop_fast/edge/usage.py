@@ -58,6 +58,17 @@ class UsageRow:
         # Of the requests whose prompt was reported: what was estimated before, what it came to.
         self.estimated_tokens = self.measured_tokens = 0
 
+    def merge(self, row: UsageRow) -> None:
+        """Add what another row counts."""
+        self.complete += row.complete
+        self.partial += row.partial
+        self.unknown += row.unknown
+        self.prompt_tokens += row.prompt_tokens
+        self.completion_tokens += row.completion_tokens
+        self.cached_tokens += row.cached_tokens
+        self.estimated_tokens += row.estimated_tokens
+        self.measured_tokens += row.measured_tokens
+
     def add(self, state: str, usage: Usage | None, estimated_tokens: int) -> None:
         """Book one request."""
         if state == COMPLETE:
