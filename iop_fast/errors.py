@@ -97,7 +97,8 @@ class Failure(Enum):
         400,
         "invalid_request_error",
         "invalid_request",
-        "The body is not a JSON object, holds a key twice, or has no `model`. `param` names the field.",
+        "The body is not a JSON object, holds a key twice, or has no `model`; or it is a form that parsers read in"
+        " different ways. The message says what was expected, `param` names the field.",
     )
     MALFORMED_HTTP = FailureRow(
         400,
@@ -167,6 +168,13 @@ class Failure(Enum):
         "invalid_request_error",
         "unsupported_content_encoding",
         "The body has a Content-Encoding. Send it as it is.",
+    )
+    UNSUPPORTED_MEDIA_TYPE = FailureRow(
+        415,
+        "invalid_request_error",
+        "unsupported_media_type",
+        "The Content-Type is not that of the path: `application/json` in UTF-8 (which a request without one is taken"
+        " for), or `multipart/form-data` for audio uploads.",
     )
     INVALID_API_KEY = FailureRow(
         401,

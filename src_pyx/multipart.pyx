@@ -309,6 +309,15 @@ cdef class FormScan:
         self._check_finished()
         return self._file_count * AUDIO_TOKENS + (self._prompt_bytes + BYTES_PER_TOKEN - 1) // BYTES_PER_TOKEN
 
+    @property
+    def insert_at(self):
+        self._check_finished()
+        return 0
+
+    def value_span(self, str key):
+        self._check_finished()
+        return None
+
     # -- errors --
 
     cdef int _check_alive(self) except -1:

@@ -55,3 +55,8 @@ class FormScan:
     @property
     def estimated_tokens(self) -> int:
         """AUDIO_TOKENS for each file, whatever its size, and a quarter of a token for each byte of `prompt`."""
+    def value_span(self, key: str) -> tuple[int, int] | None:
+        """None: a form has no JSON members, so a generation policy finds nothing there."""
+    @property
+    def insert_at(self) -> int:
+        """0: nothing is ever inserted into a form."""

@@ -27,7 +27,7 @@ Field = tuple[bytes, bytes]
 BEARER = b"Bearer "
 
 # What a field of a request is to the Edge; 0 is a field that goes on and is not looked at.
-PRIVATE, AUTHORIZATION, API_KEY, PROVIDER_TOKEN, CODING = 1, 2, 4, 8, 16
+PRIVATE, AUTHORIZATION, API_KEY, PROVIDER_TOKEN, CODING, MEDIA_TYPE = 1, 2, 4, 8, 16, 32
 
 # By lower-case name. Private are credentials, the connection's own fields (RFC 9110, section 7.6.1), the framing, which
 # the Node writes anew, and what we set ourselves.
@@ -35,6 +35,7 @@ MEANINGS: Mapping[bytes, int] = {
     b"authorization": PRIVATE | AUTHORIZATION,
     b"x-api-key": PRIVATE | API_KEY,
     b"content-encoding": CODING,
+    b"content-type": MEDIA_TYPE,
     b"api-key": PRIVATE,
     b"x-goog-api-key": PRIVATE,
     b"cookie": PRIVATE,

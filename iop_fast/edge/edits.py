@@ -3,7 +3,8 @@
 The served model's name takes the place of the one that the client asked for. A model with a generation policy also
 gets the parameters that the request leaves out, behind the opening brace, and a limit on the answer's length lowered to
 the ceiling where the request asks for more. Every edit replaces the JSON text of one top-level value or inserts members
-before the first one; no other byte is touched, and a body that needs no edit has none.
+before the first one; no other byte is touched, and a body that needs no edit has none. In a form (audio uploads) the
+value of its field `model` is replaced, as it is; a generation policy has no part in it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ NO_PARAMETERS = Parameters((), ())
 
 
 class Spans(Protocol):
-    """What is read of a finished scan (`iop_fast._core.scan.BodyScan`)."""
+    """What is read of a finished scan (`iop_fast._core.scan.BodyScan`, `iop_fast._core.multipart.FormScan`)."""
 
     @property
     def model_span(self) -> tuple[int, int]:
@@ -61,8 +62,9 @@ class Spans(Protocol):
 def plan_edits(
     spans: Spans, text_at: Callable[[int, int], bytes], served: bytes, path: bytes, policy: Generation | None
 ) -> tuple[Sequence[Edit], Sequence[str]]:
-    """Return what must change for a provider that calls the model by the JSON text `served`: edits in order of their
-    place, and the names of the fields that were lowered to a ceiling. `text_at` reads a part of the body."""
+    """Return what must change for a provider that calls the model `served`, which is JSON text, or the name itself for
+    a form: edits in order of their place, and the names of the fields that were lowered to a ceiling. `text_at` reads a
+    part of the body."""
     edits = model_edits(spans, text_at, served)
     if policy is None:
         return edits, ()

@@ -40,6 +40,7 @@ from collections.abc import Iterable, Sequence
 from iop_fast import logs
 from iop_fast._core.admission import Outcome
 from iop_fast._core.ledger import Lease
+from iop_fast._core.multipart import FormScan
 from iop_fast._core.scan import BodyScan, ScanError
 from iop_fast._core.wait_queue import Waiter
 from iop_fast.edge.ages import NO_HANDLE, AgeList
@@ -135,7 +136,7 @@ class Exchange:
         self._edge = edge
         self._state = State.RECEIVING
         self._body: Body | None = None
-        self._scan: BodyScan | None = None
+        self._scan: BodyScan | FormScan | None = None
         self._needs = 0
         self._waiter: Waiter | None = None
         self._lease: Lease | None = None
@@ -181,7 +182,7 @@ class Exchange:
         """Open the body. Called once, before any other event; the request may be over when this returns."""
         try:
             self._body = Body(self._edge.budget, self._runtime.body_bytes_max, self.request.head.content_length)
-            self._scan = BodyScan()
+            self._scan = self.request.new_scan()
         except (BodyTooLarge, BudgetExhausted) as error:
             self._refuse_body(error)
 

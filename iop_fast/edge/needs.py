@@ -18,6 +18,7 @@ SURFACE_MESSAGES = 1 << 20
 SURFACE_RERANK = 1 << 21
 SURFACE_SPEECH = 1 << 22
 SURFACE_IMAGES = 1 << 23
+SURFACE_TRANSCRIPTIONS = 1 << 24
 
 # Every bit with the words an error message uses for it.
 NAMES = {
@@ -29,6 +30,7 @@ NAMES = {
     SURFACE_RERANK: "/v1/rerank",
     SURFACE_SPEECH: "/v1/audio/speech",
     SURFACE_IMAGES: "/v1/images/generations",
+    SURFACE_TRANSCRIPTIONS: "/v1/audio/transcriptions",
     scan.FEATURE_TOOLS: "tools",
     scan.FEATURE_IMAGES: "images",
     scan.FEATURE_AUDIO: "audio",

@@ -15,6 +15,7 @@ from iop_fast.edge.routes import MODELS_PATH, SURFACES, Dialect, Surface
 from iop_fast.errors import Failure
 
 JSON_TYPE = "application/json"
+FORM_TYPE = "multipart/form-data"
 
 # What a path may answer beyond what any request may meet; every failure stands in one of these.
 WITH_MODEL_ONLY = frozenset(
@@ -25,6 +26,7 @@ WITH_MODEL_ONLY = frozenset(
         Failure.INVALID_REQUEST,
         Failure.REQUEST_TOO_LARGE,
         Failure.UNSUPPORTED_ENCODING,
+        Failure.UNSUPPORTED_MEDIA_TYPE,
         Failure.MISSING_PROVIDER_AUTHORIZATION,
         Failure.UPSTREAM_ERROR,
         Failure.UPSTREAM_TIMEOUT,
@@ -77,11 +79,12 @@ def document(address: str) -> dict[str, Any]:
 def operation(surface: Surface) -> dict[str, Any]:
     """Describe one tunnelled API."""
     content: dict[str, Any] = {JSON_TYPE: {}, EVENT_STREAM.decode(): {}}
+    asked = {FORM_TYPE: {"schema": ref("Upload")}} if surface.is_form else {JSON_TYPE: {"schema": ref("Request")}}
     words = surface.path.decode().removeprefix("/v1/").replace("_", "/").split("/")
     return {
         "operationId": "create" + "".join(word.capitalize() for word in words),
         "summary": f"Tunnelled to a provider of the model; only `model` is replaced ({surface.path.decode()}).",
-        "requestBody": {"required": True, "content": {JSON_TYPE: {"schema": ref("Request")}}},
+        "requestBody": {"required": True, "content": asked},
         "responses": {
             "200": {"description": "The provider's answer, byte for byte.", "headers": headers(), "content": content},
             **failures(WITH_MODEL_ONLY | ANYWHERE, surface.dialect),
@@ -135,6 +138,15 @@ SCHEMAS: Mapping[str, Any] = {
         "properties": {
             "model": {"type": "string", "description": "A model of /v1/models."},
             "stream": {"type": "boolean"},
+        },
+    },
+    "Upload": {
+        "type": "object",
+        "required": ["model"],
+        "properties": {
+            "model": {"type": "string", "description": "A model of /v1/models."},
+            "file": {"type": "string", "contentMediaType": "application/octet-stream"},
+            "stream": {"enum": ["true", "false"]},
         },
     },
     "Model": {

@@ -31,12 +31,13 @@ class Dialect(Enum):
 @dataclass(frozen=True, slots=True)
 class Surface:
     """An API that is tunnelled to a provider. `bit` is what the provider must be able to do, `is_metered` says that it
-    uses tokens."""
+    uses tokens, `is_form` that its requests are multipart forms and not JSON."""
 
     path: bytes
     bit: int
     dialect: Dialect
     is_metered: bool = True
+    is_form: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ SURFACES: Mapping[bytes, Surface] = {
         Surface(b"/v1/embeddings", needs.SURFACE_EMBEDDINGS, Dialect.OPENAI),
         Surface(b"/v1/rerank", needs.SURFACE_RERANK, Dialect.OPENAI),
         Surface(b"/v1/audio/speech", needs.SURFACE_SPEECH, Dialect.OPENAI),
+        Surface(b"/v1/audio/transcriptions", needs.SURFACE_TRANSCRIPTIONS, Dialect.OPENAI, is_form=True),
+        Surface(b"/v1/audio/translations", needs.SURFACE_TRANSCRIPTIONS, Dialect.OPENAI, is_form=True),
         Surface(b"/v1/images/generations", needs.SURFACE_IMAGES, Dialect.OPENAI),
         Surface(b"/v1/responses", needs.SURFACE_RESPONSES, Dialect.RESPONSES),
         Surface(b"/v1/messages", needs.SURFACE_MESSAGES, Dialect.ANTHROPIC),

@@ -1,8 +1,9 @@
 """What stands behind the HTTP front: a request's head comes in, an exchange or an immediate answer goes out.
 
 What a head alone decides is decided here, in this order: the Edge is draining (503), the caller is known (401, on every
-path of the API), path and method exist (404, 405), the body is not encoded (415), the provider token that the
-configuration demands is there (401). Whatever is refused here has cost no memory, no place and no slot.
+path of the API), path and method exist (404, 405), the body is not encoded and of the path's kind (415, 400), the
+provider token that the configuration demands is there (401). Whatever is refused here has cost no memory, no place and
+no slot.
 
 Request ids are ours: `x-request-id` of the answer, of the provider's request and of the log are one value, made here. A
 client's own field of that name is not taken over, so two requests never share an id.
@@ -29,6 +30,7 @@ from iop_fast.edge.auth import (
 from iop_fast.edge.cors import Cors
 from iop_fast.edge.exchange import Exchange, unknown_model
 from iop_fast.edge.live_models import LiveModels
+from iop_fast.edge.media import BadMedia, read_media
 from iop_fast.edge.outcomes import INTERNAL_ERROR, REFUSALS, SUCCESS, Verdict
 from iop_fast.edge.reply import Reply
 from iop_fast.edge.routes import (
@@ -167,11 +169,14 @@ class EdgeService:
             return Refusal(ENCODED)
         rule = self._edge.runtime.forward_rule
         try:
+            boundary = read_media(fields.marked, surface.is_form)
             forwarded = None if rule is None else read_forwarded(fields.marked, rule)
+        except BadMedia as error:
+            return Refusal(error.verdict)
         except MissingProviderToken:
             return Refusal(NO_PROVIDER_TOKEN)
-        passed = self._cors.without_origin(fields.passed)
-        return Request(request_id, surface, head, passed, principal, forwarded, self._cors.answer_fields(head))
+        passed, cors = self._cors.without_origin(fields.passed), self._cors.answer_fields(head)
+        return Request(request_id, surface, head, passed, principal, forwarded, cors, boundary)
 
     def _model_page(self, model: str | None) -> Page | Refusal:
         page = self._models.page(model) if model is not None else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from iop_fast._core.multipart import FormScan
+from iop_fast._core.scan import BodyScan
 from iop_fast.edge.auth import Field, Principal
 from iop_fast.edge.body import Body, EditedBody, apply_edits
 from iop_fast.edge.edits import Spans, plan_edits
@@ -17,7 +19,8 @@ from iop_fast.wire.options import PIECE_BYTES
 
 class Request(NamedTuple):
     """A request for a tunnel as its head says it. `passed` are the fields that go on to the provider, `forwarded` is
-    the provider token that goes with them, if any, `cors` what every answer says to a browser."""
+    the provider token that goes with them, if any, `cors` what every answer says to a browser. `boundary` is that of a
+    body that is a form."""
 
     id: bytes
     surface: Surface
@@ -26,6 +29,11 @@ class Request(NamedTuple):
     principal: Principal
     forwarded: bytes | None
     cors: Sequence[Field] = ()
+    boundary: bytes = b""
+
+    def new_scan(self) -> BodyScan | FormScan:
+        """Make the scan that reads a body of this kind."""
+        return FormScan(self.boundary) if self.boundary else BodyScan()
 
 
 class Upload:
@@ -78,7 +86,8 @@ def prepare_tunnel(
     """
     entry = runtime.models[model]
     served = entry.served[key]
-    edits, clamped = plan_edits(scan, body.slice, served.json, request.surface.path, entry.generation)
+    name = served.name.encode() if request.boundary else served.json
+    edits, clamped = plan_edits(scan, body.slice, name, request.surface.path, entry.generation)
     limit = min(PIECE_BYTES, runtime.run_window_bytes)
     first = apply_edits(body.slice(0, body.size), edits) if body.size <= limit else b""
     size = len(first)

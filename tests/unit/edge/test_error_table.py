@@ -196,6 +196,12 @@ def encoded(path: str) -> Iterator[Client]:
         yield at.post(path, "{}", "Content-Encoding: gzip")
 
 
+@case(Failure.UNSUPPORTED_MEDIA_TYPE)
+def other_media(path: str) -> Iterator[Client]:
+    with desk() as at:
+        yield at.post(path, "{}", "Content-Type: text/plain")
+
+
 @case(Failure.INVALID_API_KEY)
 def bad_key(path: str) -> Iterator[Client]:
     with desk(openai={"require_principal": True}) as at:

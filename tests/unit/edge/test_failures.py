@@ -80,9 +80,12 @@ def got(method: bytes, path: bytes, **config: object) -> Callable[[], FakeDownst
     return scenario
 
 
-def encoded() -> FakeDownstream:
-    with ExchangeWorld() as world:
-        return world.open(headers=[(b"content-encoding", b"gzip")]).downstream
+def headed(name: bytes, value: bytes) -> Callable[[], FakeDownstream]:
+    def scenario() -> FakeDownstream:
+        with ExchangeWorld() as world:
+            return world.open(headers=[(name, value)]).downstream
+
+    return scenario
 
 
 SCENARIOS: dict[Failure, Callable[[], FakeDownstream]] = {
@@ -97,7 +100,8 @@ SCENARIOS: dict[Failure, Callable[[], FakeDownstream]] = {
     Failure.UNSUPPORTED_BY_MODEL: unsupported,
     Failure.INVALID_REQUEST: posted(b"{"),
     Failure.REQUEST_TOO_LARGE: too_large,
-    Failure.UNSUPPORTED_ENCODING: encoded,
+    Failure.UNSUPPORTED_ENCODING: headed(b"content-encoding", b"gzip"),
+    Failure.UNSUPPORTED_MEDIA_TYPE: headed(b"content-type", b"text/plain"),
     Failure.INVALID_API_KEY: got(b"GET", b"/v1/models", openai={"require_principal": True}),
     Failure.MISSING_PROVIDER_AUTHORIZATION: got(
         b"POST", b"/v1/completions", openai={"provider_auth": {"enabled": True}}
