@@ -5,7 +5,8 @@ PY := $(VENV)/bin/python
 MODEL ?= smollm2
 SEEDS ?= 2000
 FIRST ?= 0
-SOURCES := setup.py $(wildcard src_pyx/*.pyx) $(shell find iop_fast -name '*.pxd')
+INTERFACES := $(shell find iop_fast -name '*.pxd')
+SOURCES := setup.py $(wildcard src_pyx/*.pyx) $(INTERFACES) $(wildcard $(INTERFACES:.pxd=.py))
 
 STEPS ?= 200000
 DEPTH ?= 6
@@ -155,4 +156,5 @@ docs: $(VENV)/.run
 check: lint types test smoke
 
 clean:
-	rm -rf build dist *.egg-info src_pyx/*.c src_pyx/*.html iop_fast/_core/*.so iop_fast/_hot/*.so
+	rm -rf build dist *.egg-info src_pyx/*.c src_pyx/*.html
+	find iop_fast -name '*.so' -delete

@@ -1,6 +1,7 @@
 """The compiled modules and one debug switch; everything else is in pyproject.toml.
 
-`IOP_DEBUG=1` builds with line tracing (coverage of the .pyx), annotate reports and C asserts.
+`IOP_DEBUG=1` builds with line tracing (coverage of the .pyx), annotate reports and C asserts. It leaves the typed
+modules as the Python that they are.
 """
 
 import os
@@ -28,11 +29,21 @@ MODULES = {
     "iop_fast._core.scan_names": "src_pyx/scan_names.pyx",
     "iop_fast._core.scan": "src_pyx/scan.pyx",
     "iop_fast._core.multipart": "src_pyx/multipart.pyx",
+    "iop_fast._hot.ages": "src_pyx/ages.pyx",
     "iop_fast._hot.chunks": "src_pyx/chunks.pyx",
     "iop_fast._hot.fields": "src_pyx/fields.pyx",
     "iop_fast._hot.frames": "src_pyx/frames.pyx",
     "iop_fast._hot.meters": "src_pyx/meters.pyx",
 }
+
+# Python modules of the Edge's hot path that are compiled too, with the C types in the .pxd beside each.
+TYPED = [
+    "iop_fast.edge.front.shared",
+    "iop_fast.edge.front.head",
+    "iop_fast.edge.front.peer",
+    "iop_fast.edge.front.answer",
+    "iop_fast.edge.front.connection",
+]
 
 DIRECTIVES = {
     "language_level": "3",
@@ -45,6 +56,10 @@ DIRECTIVES = {
     "linetrace": DEBUG,
 }
 
+# They mean what the interpreter would make of them; their C types come from the .pxd alone.
+TYPED_DIRECTIVES = {"language_level": "3", "binding": True, "embedsignature": False, "annotation_typing": False}
+TYPED_C = Path("build/typed")
+
 # Line tracing with coverage's C tracer; sys.monitoring is not supported by Cython's coverage plug-in.
 MACROS = [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")] if DEBUG else []
 
@@ -53,18 +68,34 @@ MACROS = [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_M
 FLAGS = ["-O0", "-g"] if DEBUG else ["-O3", "-fno-builtin-memset"]
 
 
-def interface_is_newer() -> bool:
-    """A module's own .pxd is no dependency that cythonize sees: rebuild all when any is newer than any .c."""
-    made = [path.stat().st_mtime for path in Path("src_pyx").glob("*.c")]
-    interfaces = [path.stat().st_mtime for path in Path("iop_fast").rglob("*.pxd")]
-    return not made or any(stamp > min(made) for stamp in interfaces)
+def forget_stale(c_file: Path, interface: Path) -> None:
+    """A module's own .pxd is no dependency that cythonize sees: without its C file it is translated anew."""
+    if c_file.exists() and interface.exists() and interface.stat().st_mtime > c_file.stat().st_mtime:
+        c_file.unlink()
 
 
-setup(
-    ext_modules=cythonize(
+def compiled() -> list[Extension]:
+    """The modules of src_pyx."""
+    for name, source in MODULES.items():
+        forget_stale(Path(source).with_suffix(".c"), Path(*name.split(".")).with_suffix(".pxd"))
+    return cythonize(
         [Extension(name, [source], define_macros=MACROS, extra_compile_args=FLAGS) for name, source in MODULES.items()],
         compiler_directives=DIRECTIVES,
         annotate=DEBUG,
-        force=DEBUG or interface_is_newer(),
+        force=DEBUG,
     )
-)
+
+
+def typed() -> list[Extension]:
+    """The Python modules that are compiled as well."""
+    sources = {name: Path(*name.split(".")).with_suffix(".py") for name in TYPED}
+    for source in sources.values():
+        forget_stale((TYPED_C / source).with_suffix(".c"), source.with_suffix(".pxd"))
+    return cythonize(
+        [Extension(name, [str(source)], extra_compile_args=["-O2"]) for name, source in sources.items()],
+        compiler_directives=TYPED_DIRECTIVES,
+        build_dir=str(TYPED_C),
+    )
+
+
+setup(ext_modules=[*compiled(), *([] if DEBUG else typed())])

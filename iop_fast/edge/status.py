@@ -16,7 +16,8 @@ from iop_fast._core.admission import SnapshotRow
 from iop_fast.config.catalog import CatalogProvider
 from iop_fast.config.schema import Node
 from iop_fast.edge.books import Books
-from iop_fast.edge.front.listener import Front, FrontCounters
+from iop_fast.edge.front.listener import Front
+from iop_fast.edge.front.shared import FrontCounters
 from iop_fast.edge.health import UNREPORTED, Report
 from iop_fast.edge.link import NodeLink
 from iop_fast.edge.links import Links

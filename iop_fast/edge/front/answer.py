@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from iop_fast.seams import Head
 
 if TYPE_CHECKING:
-    from iop_fast.edge.front.connection import Connection
+    from iop_fast.edge.front.peer import Peer
 
 # How the body of an answer is delimited.
 UNDECIDED, NO_BODY, BY_LENGTH, BY_CHUNKS, BY_CLOSE = range(5)
@@ -76,8 +76,8 @@ class Answer:
         "is_writable",
     )
 
-    def __init__(self, connection: Connection, without_body: bool, is_http10: bool, is_writable: bool) -> None:
-        self._connection: Connection | None = connection
+    def __init__(self, connection: Peer, without_body: bool, is_http10: bool, is_writable: bool) -> None:
+        self._connection: Peer | None = connection
         self._without_body = without_body
         self._is_http10 = is_http10
         self._keeps = False
@@ -136,9 +136,9 @@ class Answer:
         if self._connection is not None:
             self._cut(self._connection)
 
-    def _cut(self, connection: Connection) -> None:
+    def _cut(self, connection: Peer) -> None:
         self.detach()
-        connection.on_answer_cut(self)
+        connection.on_answer_cut(self._framing == BY_CLOSE)
 
     def _add_body(self, parts: list[bytes], pieces: Sequence[bytes], size: int, end: bool) -> bool:
         """Add the framed pieces to `parts`; return False where they contradict the content-length."""
@@ -159,7 +159,7 @@ class Answer:
             parts += pieces
         return True
 
-    def _make_head(self, connection: Connection, head: Head, size: int, end: bool) -> bytes:
+    def _make_head(self, connection: Peer, head: Head, size: int, end: bool) -> bytes:
         """Decide the framing and render the head; raise ValueError, and change nothing, where it cannot be written."""
         status = head.status
         if not STATUS_MIN <= status <= STATUS_MAX:
@@ -169,14 +169,14 @@ class Answer:
         framing, left, line = self._decide_framing(status, length, size, end)
         if framing == BY_LENGTH and (size > left or (end and size < left)):
             raise ValueError(f"content-length of an answer is {left}, its body has {size} bytes")
-        keeps = framing != BY_CLOSE and not asks_close and connection.can_keep
+        keeps = framing != BY_CLOSE and not asks_close and connection.can_keep()
         parts.append(line)
         if not keeps:
             parts.append(b"Connection: close\r\n")
         elif self._is_http10:
             parts.append(b"Connection: keep-alive\r\n")
         if not has_date:
-            parts.append(connection.date_line)
+            parts.append(connection.date_line())
         parts.append(b"\r\n")
         self._framing = framing
         self._left = left

@@ -114,17 +114,11 @@ class Connection(Peer):
 
     # What the answer asks and calls.
 
-    @property
     def can_keep(self) -> bool:
         """True when the connection can outlive an answer that begins now."""
         if not self._keeps_alive or self._front.is_draining:
             return False
         return self._decoder is None or (self._decoder.left <= DRAIN_BYTES_MAX and not self._awaits_continue)
-
-    @property
-    def date_line(self) -> bytes:
-        """The Date field for an answer that has none."""
-        return self._front.date_line
 
     def on_answer_end(self, keeps: bool) -> None:
         """The open answer is whole and written; `keeps` is what its head said about the connection."""
@@ -149,14 +143,14 @@ class Connection(Peer):
         else:
             self.linger()
 
-    def on_answer_cut(self, answer: Answer) -> None:
+    def on_answer_cut(self, is_ended_by_close: bool) -> None:
         """The open answer ended without being whole."""
         self._answer = self._receiver = None
         self._front.counters.answers_cut += 1
-        self._cut(answer)
+        self._cut(is_ended_by_close)
 
-    def _cut(self, answer: Answer) -> None:
-        if answer.is_ended_by_close:
+    def _cut(self, is_ended_by_close: bool) -> None:
+        if is_ended_by_close:
             self.reset()  # An orderly end would make the answer look whole.
         elif self._state == SERVING and not self._has_dropped:
             self.close()
@@ -404,7 +398,7 @@ class Connection(Peer):
         is_head = answer.is_without_body if answer is not None else self._buffer.lstrip(b"\r\n").startswith(b"HEAD ")
         self._drop_request()
         if answer is not None and answer.has_begun:
-            self._cut(answer)
+            self._cut(answer.is_ended_by_close)
             return
         head, body = front.render(failure, message, path)
         if failure is Failure.METHOD_NOT_ALLOWED:

@@ -17,17 +17,17 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from typing import cast
 
 from iop_fast import logs
 from iop_fast.config.schema.front import HttpLimits
 from iop_fast.edge.ages import AgeList, Ticker
 from iop_fast.edge.front.connection import Connection
-from iop_fast.edge.front.head import HeadParser
+from iop_fast.edge.front.shared import MS_PER_S, Render, Shared
 from iop_fast.errors import Failure, error_body
 from iop_fast.seams import Clock, Head, Service
 
 NS_PER_MS = 1_000_000
-MS_PER_S = 1_000
 BACKLOG = 4_096
 # How long input is dropped after our end of a connection, before it is closed under the client.
 LINGER_NS = 5_000 * NS_PER_MS
@@ -36,9 +36,6 @@ REFUSED_CONNECTIONS_MAX = 1_024
 TLS_HANDSHAKE_S = 10.0
 # A client whose host or network is gone sends no FIN: it is asked after a minute of silence and given up 30 s later.
 PROBE_AFTER_S, PROBE_EACH_S, PROBES = 60, 10, 3
-
-# Of a failure, a message and the path ("" where none was read) to the head and body of the answer.
-Render = Callable[[Failure, str, bytes], tuple[Head, bytes]]
 
 log = logs.get(__name__)
 
@@ -58,34 +55,7 @@ def reason_phrase(status: int) -> bytes:
         return b""
 
 
-class FrontCounters:
-    """What happened since the start; read by metrics and status."""
-
-    __slots__ = (
-        "answers_cut",
-        "connections",
-        "internal_errors",
-        "refusals",
-        "requests",
-        "requests_dropped",
-        "stalls",
-    )
-
-    def __init__(self) -> None:
-        self.connections = 0  # accepted, those above the limit included
-        self.requests = 0  # handed to the service
-        self.requests_dropped = 0  # ended by their client or by a refusal before their answer was whole
-        self.answers_cut = 0  # ended by the service without being whole
-        self.stalls = 0  # connections cut because the client took nothing
-        self.internal_errors = 0
-        self.refusals: dict[Failure, int] = {}  # answered by the front itself
-
-    def count_refusal(self, failure: Failure) -> None:
-        """Count a refusal under its row of the error table."""
-        self.refusals[failure] = self.refusals.get(failure, 0) + 1
-
-
-class Front:
+class Front(Shared):
     """Serves HTTP/1.1 and 1.0 for one `Service`, on any number of addresses."""
 
     def __init__(
@@ -100,19 +70,8 @@ class Front:
     ) -> None:
         """`render` makes the head and body of the front's own refusals. A `ticker` given is the caller's to start and
         stop; without one the front has its own."""
-        self.service = service
-        self.limits = limits
-        self.loop = loop
-        self.render = render
-        self.parser = HeadParser(limits)
-        self.counters = FrontCounters()
-        self.is_draining = False
-        self.keeps_alive = limits.keep_alive_ms > 0
-        self.body_bytes_max = limits.body_bytes
-        self.body_window_bytes_min = limits.body_bytes_per_second * limits.body_grace_ms // MS_PER_S
-        self.date_line = b""
+        super().__init__(service, limits, loop, render)
         self._refresh_date(clock.now_ns())
-
         self.heads = AgeList(clock, limits.header_ms * NS_PER_MS, Connection.on_head_late)
         self.bodies = AgeList(clock, limits.body_grace_ms * NS_PER_MS, Connection.on_body_late)
         self.idles = AgeList(clock, max(limits.keep_alive_ms, 1) * NS_PER_MS, Connection.on_idle_late)
@@ -153,7 +112,7 @@ class Front:
         """
         try:
             server = await self.loop.create_server(
-                self._make_connection,
+                cast(Callable[[], asyncio.BaseProtocol], self._make_connection),
                 host,
                 port,
                 backlog=BACKLOG,

@@ -22,21 +22,21 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from iop_fast.edge.ages import NO_HANDLE, AgeList
+from iop_fast._hot.ages import AgeList
+from iop_fast.edge.ages import NO_HANDLE
 
 if TYPE_CHECKING:
-    from iop_fast.edge.front.listener import Front
+    from iop_fast.edge.front.shared import Shared
 
 HEAD, BODY, SERVING, DRAINING, CLOSING, CLOSED = range(6)
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-class Peer(asyncio.Protocol, ABC):
-    """See the module's text."""
+class Peer:
+    """See the module's text. `Connection` is the one subclass."""
 
     __slots__ = (
         "_address",
@@ -51,7 +51,7 @@ class Peer(asyncio.Protocol, ABC):
         "_written",
     )
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: Shared) -> None:
         self._front = front
         self._transport: asyncio.Transport | None = None
         self._address: str | None = None
@@ -78,6 +78,24 @@ class Peer(asyncio.Protocol, ABC):
         assert transport is not None
         self._written += len(block)
         transport.write(block)  # network
+
+    # What an answer asks and calls of the connection that it belongs to.
+
+    def date_line(self) -> bytes:
+        """Return the Date field for an answer that has none."""
+        return self._front.date_line
+
+    def can_keep(self) -> bool:
+        """True when the connection can outlive an answer that begins now."""
+        raise NotImplementedError
+
+    def on_answer_end(self, keeps: bool) -> None:
+        """The open answer is whole and written; `keeps` is what its head said about the connection."""
+        raise NotImplementedError
+
+    def on_answer_cut(self, is_ended_by_close: bool) -> None:
+        """The open answer ended without being whole. The argument: its end would have been the connection's."""
+        raise NotImplementedError
 
     # Ways to end.
 
@@ -113,9 +131,9 @@ class Peer(asyncio.Protocol, ABC):
         self._drop_all()
         return transport
 
-    @abstractmethod
     def _drop_all(self) -> None:
         """Let go of the input and of a request that is not finished: nothing is written from here on. Never raises."""
+        raise NotImplementedError
 
     def _enter_closed(self) -> None:
         self._state = CLOSED

@@ -1,0 +1,21 @@
+"""C types of shared.py."""
+
+from iop_fast._hot.ages cimport AgeList
+from iop_fast.edge.front.head cimport HeadParser
+
+
+cdef class FrontCounters:
+    cdef public long long connections, requests, requests_dropped, answers_cut, stalls, internal_errors
+    cdef public dict refusals
+
+    cpdef count_refusal(self, failure)
+
+
+cdef class Shared:
+    cdef public object service, limits, loop, render
+    cdef public HeadParser parser
+    cdef public FrontCounters counters
+    cdef public bint is_draining, keeps_alive
+    cdef public Py_ssize_t body_bytes_max, body_window_bytes_min
+    cdef public bytes date_line
+    cdef public AgeList heads, bodies, idles, stalls, lingers
