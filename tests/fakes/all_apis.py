@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
+from hashlib import sha256
 from typing import Any
 
-from tests.fakes.openai_backend import Exchange, OpenAIScript
+from tests.fakes.openai_backend import Exchange, OpenAIScript, Recorded
 
 PROMPT_TOKENS = 7
 SSE = [(b"Content-Type", b"text/event-stream"), (b"Transfer-Encoding", b"chunked")]
+
+
+def form_of(request: Recorded) -> dict[str, tuple[str, bytes]]:
+    """Cut a form into its fields: by name the file's name ("" for none) and the bytes."""
+    [media] = request.values(b"content-type")
+    line = b"\r\n--" + media.partition(b"boundary=")[2]
+    fields = {}
+    for part in (b"\r\n" + bytes(request.body)).split(line)[1:-1]:
+        head, _, data = part.partition(b"\r\n\r\n")
+        named = dict(re.findall(rb'; ((?:file)?name)="?([^";\r]*)"?', head))
+        fields[named[b"name"].decode()] = (named.get(b"filename", b"").decode(), data)
+    return fields
 
 
 class AllApis(OpenAIScript):
@@ -27,8 +41,32 @@ class AllApis(OpenAIScript):
             await exchange.respond(json.dumps({"input_tokens": PROMPT_TOKENS}).encode())
         elif path.endswith(b"/messages"):
             await self._give(exchange, self._message(exchange.json), self._message_events(exchange.json))
+        elif path.endswith((b"/audio/transcriptions", b"/audio/translations")):
+            await self._transcribe(exchange)
         else:
             await super().__call__(exchange)
+
+    async def _transcribe(self, exchange: Exchange) -> None:
+        """Say what file came: its name and its sha256. Usage as OpenAI's models report it: tokens, or a duration."""
+        form = form_of(exchange.request)
+        name, data = form["file"]
+        text = f"{name} {sha256(data).hexdigest()} as {form['model'][1].decode()}"
+        usage = {"type": "tokens", "input_tokens": PROMPT_TOKENS, "output_tokens": 5, "total_tokens": 12}
+        if form.get("response_format", ("", b""))[1] == b"text":
+            await exchange.respond(text.encode(), content_type=b"text/plain; charset=utf-8")
+        elif form.get("stream", ("", b""))[1] != b"true":
+            is_timed = form.get("response_format", ("", b""))[1] == b"verbose_json"
+            found = {"type": "duration", "seconds": 9} if is_timed else usage
+            more = {"language": "english", "duration": 9.0} if is_timed else {}
+            await exchange.respond(json.dumps({"text": text, "usage": found, **more}).encode())
+        else:
+            await exchange.head(200, SSE)
+            for event in (
+                {"type": "transcript.text.delta", "delta": text},
+                {"type": "transcript.text.done", "text": text, "usage": usage},
+            ):
+                await exchange.chunk(b"data: %s\n\n" % json.dumps(event).encode())
+            await exchange.chunk(b"")
 
     @property
     def _texts(self) -> list[str]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from typing import Any
 
 import openai
@@ -75,6 +78,33 @@ def test_responses_whole_and_streamed(served: Served, client: OpenAI) -> None:
         assert stream.get_final_response().output_text == WORDS
 
 
+def test_audio_is_transcribed_from_the_bytes_that_were_sent(served: Served, client: OpenAI) -> None:
+    served.backend.script = AllApis()
+    audio = random.Random(11).randbytes(700_000)
+    said = f"talk \ud55c.wav {sha256(audio).hexdigest()} as served"
+    file = ("talk \ud55c.wav", audio, "audio/wav")
+    create: Any = client.audio.transcriptions.create
+    whole = create(file=file, model="m", prompt="names", timestamp_granularities=["word"], language="en")
+    assert (whole.text, whole.usage.input_tokens) == (said, 7)
+    assert create(file=file, model="m", response_format="text") == said
+    assert create(file=file, model="m", response_format="verbose_json").usage.seconds == 9
+    events = list(create(file=file, model="m", stream=True))
+    assert [event.type for event in events] == ["transcript.text.delta", "transcript.text.done"]
+    assert events[-1].text == said
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        translated: Any = client.audio.translations.create(file=io.BytesIO(audio), model="m")
+    assert translated.text == f"upload {sha256(audio).hexdigest()} as served"
+    sent = bytes(served.backend.requests[-1].body)
+    assert sent.count(audio) == 1
+    assert served.backend.requests[-1].values(b"content-length") == [b"%d" % len(sent)]
+
+
+def test_an_upload_that_names_no_model_of_ours_is_not_found(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.audio.transcriptions.create(file=("a.wav", b"RIFF"), model="mm")
+    assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+
+
 def test_a_response_that_breaks_off_is_an_error_and_no_answer(served: Served, client: OpenAI) -> None:
     served.backend.script = AllApis(breaks_after=3)
     with pytest.raises(openai.APIError) as caught:
@@ -95,8 +125,12 @@ def test_usage_is_booked_by_surface(served: Served, client: OpenAI) -> None:
     client.completions.create(model="m", prompt="hi")
     client.responses.create(model="m", input="hi")
     list(client.responses.create(model="m", input="hi", stream=True))
+    upload: Any = {"file": ("a.wav", b"RIFF"), "model": "m"}
+    client.audio.transcriptions.create(**upload)
+    list(client.audio.transcriptions.create(**upload, stream=True))
+    client.audio.transcriptions.create(**upload, response_format="verbose_json")  # a duration is no number of tokens
     after = booked()
-    assert (after[0] - before[0], after[1] - before[1]) == (5, 25)
+    assert (after[0] - before[0], after[1] - before[1]) == (8, 35)
     assert served.status()["usage"]["estimates"][0]["ratio"] > 0
 
 

@@ -90,7 +90,11 @@ class Model(Section):
     context_window_tokens: Window | None = setting(
         "Context window, for providers that give none of their own.", apply="live", unit="tokens", default=None
     )
-    generation: Generation | None = setting("Generation policy.", apply="live", default=None)
+    generation: Generation | None = setting(
+        "Generation policy of chat, completions, responses and messages; nothing else has such parameters.",
+        apply="live",
+        default=None,
+    )
 
 
 class Timeouts(Section):
