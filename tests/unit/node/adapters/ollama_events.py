@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from iop_fast.seams import End
@@ -12,19 +13,26 @@ LIMIT_S = 10.0
 
 
 class EventSink:
-    """Keeps events as tuples, texts of one kind that follow each other joined."""
+    """Keeps events as tuples."""
 
     def __init__(self) -> None:
-        self.events: list[tuple[Any, ...]] = []
+        self.told: list[tuple[Any, ...]] = []
         self.taken = 0
         self.end: End | None = None
         self.ended = asyncio.Event()
 
     def _note(self, *event: Any) -> None:
         assert self.end is None, f"{event} after on_end"
-        if event[0] in ("text", "reasoning") and self.events and self.events[-1][0] == event[0]:
-            event = (event[0], self.events.pop()[1] + event[1])
-        self.events.append(event)
+        self.told.append(event)
+
+    @property
+    def events(self) -> list[tuple[Any, ...]]:
+        """What was told, texts joined."""
+        joined: list[tuple[Any, ...]] = []
+        for kind, group in groupby(self.told, key=lambda event: event[0]):
+            events = list(group)
+            joined += [(kind, "".join(event[1] for event in events))] if kind in ("text", "reasoning") else events
+        return joined
 
     def on_taken(self) -> None:
         assert self.end is None
@@ -57,7 +65,7 @@ class EventSink:
     @property
     def text(self) -> str:
         """All of the answer's text."""
-        return "".join(event[1] for event in self.events if event[0] == "text")
+        return "".join(event[1] for event in self.told if event[0] == "text")
 
     async def finished(self) -> End:
         """Wait for the end."""
