@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from iop_fast.config.cli_rules import check_cli_profiles
 from iop_fast.config.rules import once
 from iop_fast.config.transport_rules import check_plaintext, check_silence
-from iop_fast.config.tree import ListNode, MapNode, Remark
-from iop_fast.config.view import Spot, text
+from iop_fast.config.tree import MapNode, Remark
+from iop_fast.config.view import Spot
 
 PAIRS = (("reconnect_ms_min", 100, "reconnect_ms_max", 10_000), ("probe_ms_min", 1_000, "probe_ms_max", 10_000))
 
@@ -17,7 +18,7 @@ def check_node(root: MapNode) -> list[Remark]:
         *_check_token(top),
         *once(top.spots("cli_profiles"), "id", "profile id"),
         *once(top.spots("native_models"), "id", "model id"),
-        *[remark for profile in top.spots("cli_profiles") for remark in _check_profile(profile)],
+        *check_cli_profiles(top),
         *_check_limits(top),
         *_check_encryption(top),
     ]
@@ -36,19 +37,6 @@ def _check_encryption(top: Spot) -> list[Remark]:
     if edge is None:
         return []
     return check_plaintext(edge, "edge", "address", "this Node's token and all requests", "error")
-
-
-def _check_profile(profile: Spot) -> list[Remark]:
-    command = profile.get("command")
-    if not isinstance(command, ListNode) or profile.text("input") not in ("argument", "stdin", None):
-        return []
-    has_place = any("{prompt}" in (text(item) or "") for item in command.items)
-    by_argument = profile.text("input") == "argument"
-    if by_argument and not has_place:
-        return [profile.remark("command", "input is argument, expected {prompt} in one of the arguments")]
-    if has_place and not by_argument:
-        return [profile.remark("command", "{prompt} stands in the arguments, expected input: argument")]
-    return []
 
 
 def _check_limits(top: Spot) -> list[Remark]:

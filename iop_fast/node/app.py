@@ -103,6 +103,7 @@ class Node:
                 native_models={model.id: model for model in config.native_models},
                 limits=limits,
                 unix_time=lambda: int(time.time()),
+                cli_profiles={profile.id: profile for profile in config.cli_profiles},
             )
         )
         backoff = Backoff(seeded, limits.reconnect_ms_min, limits.reconnect_ms_max)

@@ -30,7 +30,9 @@ from typing import Protocol
 from iop_fast import logs
 from iop_fast.config.payload import AdapterSettings, NodePayload, ProviderPayload
 from iop_fast.node.adapters import Adapter, BrokenAdapter, Maker, Surroundings, TunnelAdapter
+from iop_fast.node.adapters.cli import make_cli
 from iop_fast.node.adapters.native import make_native
+from iop_fast.node.adapters.ollama import make_ollama
 from iop_fast.node.adapters.openai_compat import make_openai_compat
 from iop_fast.node.health import Health, State
 from iop_fast.seams import RunAdapter, Upstream
@@ -44,7 +46,12 @@ RETIRED_MAX = 2
 LOOK_LIMIT_S = 1.0
 
 # The adapter types of this build.
-MAKERS: Mapping[str, Maker] = {"openai_compat": make_openai_compat, "native": make_native}
+MAKERS: Mapping[str, Maker] = {
+    "openai_compat": make_openai_compat,
+    "native": make_native,
+    "cli": make_cli,
+    "ollama": make_ollama,
+}
 
 
 class RegistryError(Exception):

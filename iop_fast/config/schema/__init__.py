@@ -1,5 +1,6 @@
 """The keys of both files. Each is declared once; see `fields.setting`."""
 
+from iop_fast.config.schema.cli_profile import CliProfile
 from iop_fast.config.schema.common import ClientTls, Log, Observe, ServerTls
 from iop_fast.config.schema.edge import Admin, Edge, EdgeConfig, Link, ProviderPool
 from iop_fast.config.schema.fleet import (
@@ -15,7 +16,7 @@ from iop_fast.config.schema.fleet import (
     Timeouts,
 )
 from iop_fast.config.schema.front import HttpLimits, OpenAi, PrincipalToken, ProviderAuth
-from iop_fast.config.schema.node import CliProfile, NativeModel, NodeConfig, NodeEdge, NodeLimits
+from iop_fast.config.schema.node import NativeModel, NodeConfig, NodeEdge, NodeLimits
 
 __all__ = [
     "ADAPTER_OF_TYPE",

@@ -31,6 +31,11 @@ HEADER_PATTERN = r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}$"
 ORIGIN_PATTERN = r"^https?://(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?$"
 # Printable: no control characters and no line ends of any script.
 TEXT_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,256}$"
+# Any text that a program can be given; longer ones are files.
+TEMPLATE_PATTERN = r"^[^\x00]+$"
+ARGUMENT_PATTERN = r"^[^\x00]*$"
+# Names and list indexes on the way to a value of a JSON document.
+JSON_PATH_PATTERN = r"^[^.\s]{1,64}(?:\.[^.\s]{1,64}){0,15}$"
 
 # What each pattern asks for, as a finding says it.
 PATTERN_WORDS = {
@@ -40,6 +45,9 @@ PATTERN_WORDS = {
     HEADER_PATTERN: "expected the name of an HTTP header",
     ORIGIN_PATTERN: "expected scheme, host and maybe port in lower case and without a path, as https://example.org",
     TEXT_PATTERN: "expected 1 to 256 printable characters",
+    TEMPLATE_PATTERN: "expected a text without NUL, not empty",
+    ARGUMENT_PATTERN: "expected a text without NUL",
+    JSON_PATH_PATTERN: "expected names and list indexes with dots between them, as choices.0.delta.text",
 }
 
 
@@ -99,6 +107,9 @@ EnvName = Annotated[str, StringConstraints(pattern=ENV_PATTERN)]
 HeaderName = Annotated[str, StringConstraints(pattern=HEADER_PATTERN)]
 Origin = Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
 Text = Annotated[str, StringConstraints(pattern=TEXT_PATTERN)]
+Template = Annotated[str, StringConstraints(pattern=TEMPLATE_PATTERN, max_length=65_536)]
+Argument = Annotated[str, StringConstraints(pattern=ARGUMENT_PATTERN, max_length=65_536)]
+JsonPath = Annotated[str, StringConstraints(pattern=JSON_PATH_PATTERN)]
 Sha256 = Annotated[str, StringConstraints(pattern=SHA256_PATTERN), AfterValidator(str.lower)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from iop_fast.config.schema.cli_profile import CliProfile
 from iop_fast.config.schema.common import ClientTls, Log, Observe
 from iop_fast.config.schema.fields import DAY_MS, MIB, Address, Entries, EnvName, Id, Section, Text, setting
 
@@ -21,50 +22,6 @@ class NodeEdge(Section):
         "Dial without tls an Edge on another machine; the Node's token and all requests cross the network readable.",
         apply="restart",
         default=False,
-    )
-
-
-class CliProfile(Section):
-    """A command that providers of the type cli may run, one process a request."""
-
-    id: Id = setting("Name that the Edge's file refers to by `profile`, unique.", apply="restart")
-    command: Entries[Text] = setting(
-        "Program and arguments, run without a shell. {model} and {prompt} stand for the served model and the prompt.",
-        apply="restart",
-        min_length=1,
-    )
-    input: Literal["stdin", "argument"] = setting(
-        "How the prompt reaches the program: on its standard input, or by {prompt} in command.",
-        apply="restart",
-        default="stdin",
-    )
-    working_directory: Text | None = setting(
-        "Directory the program runs in; left out, an empty temporary one.", apply="restart", default=None
-    )
-    environment: dict[EnvName, str] = setting(
-        "Variables set for the program. No secrets: name those in pass_environment.", apply="restart", factory=dict
-    )
-    pass_environment: Entries[EnvName] = setting(
-        "Variables of the Node that the program gets too; PATH, HOME, LANG and TMPDIR always.",
-        apply="restart",
-        default=(),
-    )
-    output_bytes_max: int = setting(
-        "Size of a program's answer.",
-        apply="restart",
-        unit="bytes",
-        default=16 * MIB,
-        ge=1_024,
-        le=1_024 * MIB,
-        at_limit="the program is stopped and the answer ends with an error",
-    )
-    kill_after_ms: int = setting(
-        "Time between the request to stop (SIGTERM) and SIGKILL, both to the whole process group.",
-        apply="restart",
-        unit="ms",
-        default=1_000,
-        ge=0,
-        le=600_000,
     )
 
 

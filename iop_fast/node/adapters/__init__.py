@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from iop_fast.config.payload import AdapterSettings, ProviderPayload
-from iop_fast.config.schema.node import NativeModel, NodeLimits
+from iop_fast.config.schema import CliProfile, NativeModel, NodeLimits
 from iop_fast.node.health import Health
 from iop_fast.seams import RunAdapter, Upstream
 
@@ -66,8 +66,8 @@ Adapter = TunnelAdapter | NormalizedAdapter
 class Surroundings:
     """What adapters may use of this Node.
 
-    `environ` is the process environment, `native_models` the Node's own entries by id. `unix_time` returns whole
-    seconds, for answers that carry a date.
+    `environ` is the process environment, `native_models` and `cli_profiles` are the Node's own entries by id.
+    `unix_time` returns whole seconds, for answers that carry a date.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -75,6 +75,7 @@ class Surroundings:
     native_models: Mapping[str, NativeModel]
     limits: NodeLimits
     unix_time: Callable[[], int]
+    cli_profiles: Mapping[str, CliProfile] = field(default_factory=dict)
 
 
 # Makes the adapter for settings; raises BrokenAdapter.

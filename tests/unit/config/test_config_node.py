@@ -61,36 +61,6 @@ def test_tls_without_keys_trusts_the_systems_authorities() -> None:
     assert (tls.ca_file, tls.cert_file, tls.server_name) == (None, None, None)
 
 
-def test_profiles() -> None:
-    profile = "{id: p, command: [/bin/x, '{prompt}'], input: argument, environment: {A: b}, pass_environment: [C]}"
-    config = load_node_text(NODE + f"cli_profiles: [{profile}]\n", "f").config
-    assert config.cli_profiles[0].command == ("/bin/x", "{prompt}")
-    assert config.cli_profiles[0].environment == {"A": "b"}
-
-
-@pytest.mark.parametrize(
-    ("profile", "expected"),
-    [
-        ("{id: p, command: []}", "cli_profiles[p].command: is empty, expected at least one entry"),
-        (
-            "{id: p, command: [x], input: argument}",
-            "cli_profiles[p].command: input is argument, expected {prompt} in one of the arguments",
-        ),
-        (
-            "{id: p, command: [x, '{prompt}']}",
-            "cli_profiles[p].command: {prompt} stands in the arguments, expected input: argument",
-        ),
-        ("{id: p, command: x}", "cli_profiles[p].command: expected a list, got a text"),
-        (
-            "{id: p, command: [x]}, {id: p, command: [y]}",
-            "cli_profiles[p].id: profile id p is given twice, first in line 4",
-        ),
-    ],
-)
-def test_profiles_that_are_refused(profile: str, expected: str) -> None:
-    assert node_errors(NODE + f"cli_profiles: [{profile}]\n") == [expected]
-
-
 def test_native_model_ids_are_unique() -> None:
     text = NODE + "native_models: [{id: e, engine: echo}, {id: e, engine: echo}]\n"
     assert node_errors(text) == ["native_models[e].id: model id e is given twice, first in line 4"]
