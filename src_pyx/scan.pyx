@@ -279,6 +279,7 @@ cdef class BodyScan:
     # Findings.
     cdef uint32_t _features
     cdef uint64_t _units
+    cdef uint64_t _value_count
     cdef int64_t _insert_at
     cdef bint _is_stream
     cdef int _model_key             # -1 without one
@@ -361,6 +362,11 @@ cdef class BodyScan:
     def estimated_tokens(self):
         self._check_finished()
         return (self._units + UNITS_PER_TOKEN - 1) // UNITS_PER_TOKEN
+
+    @property
+    def value_count(self):
+        self._check_finished()
+        return self._value_count
 
     @property
     def top_level_keys(self):
@@ -504,6 +510,8 @@ cdef class BodyScan:
         cdef Frame *frame = &self._frames[self._depth - 1]
         if frame.role == TOP and not self._admit_top_value(<Name>frame.name, c, p):
             return NULL
+        if self._frames[0].name == NAME_MESSAGES or self._frames[0].name == NAME_TEXTS:
+            self._value_count += 1
         if c == 34:
             return self._begin_string(frame, p)
         if c == 123 or c == 91:

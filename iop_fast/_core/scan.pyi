@@ -68,6 +68,10 @@ class BodyScan:
     def estimated_tokens(self) -> int:
         """Estimated input tokens: DESIGN of the estimate stands in the implementation's head."""
     @property
+    def value_count(self) -> int:
+        """JSON values in the fields that hold the input (`messages`, `prompt`, `input`, `system`, `instructions`,
+        `suffix`, `query`, `documents`), each field's own value and everything inside of it: what reading them makes."""
+    @property
     def top_level_keys(self) -> Sequence[str]:
         """Names of the top-level keys in order, decoded. More than 256, or one over 256 bytes, is a ScanError."""
     def value_span(self, key: str) -> tuple[int, int] | None:

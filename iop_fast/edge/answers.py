@@ -6,7 +6,7 @@ gets the shape that each API's clients read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 
 import orjson
@@ -126,6 +126,15 @@ def id_fields(request_id: bytes, dialect: Dialect, answered: Iterable[Field] = (
     fields = [(b"x-request-id", request_id)]
     if dialect is Dialect.ANTHROPIC and not any(name.lower() == b"request-id" for name, _ in answered):
         fields.append((b"request-id", request_id))
+    return fields
+
+
+def own_fields(request_id: bytes, dialect: Dialect, answered: Iterable[Field], clamped: Sequence[str]) -> list[Field]:
+    """Return what the Edge says about an answer besides the provider's own fields: whose it is, and which limits of the
+    request were lowered."""
+    fields = id_fields(request_id, dialect, answered)
+    if clamped:
+        fields.append((b"x-iop-clamped", ", ".join(clamped).encode()))
     return fields
 
 

@@ -125,6 +125,23 @@ class Body:
             parts.append(memoryview(self._blocks[index])[max(start - base, 0) : end - base])
         return b"".join(parts)
 
+    def find(self, needle: bytes, start: int, end: int) -> int:
+        """Return the first place of `needle` in a part of the body, -1 without one."""
+        reach = len(needle) - 1
+        while start < end:
+            base = start // BLOCK_BYTES * BLOCK_BYTES
+            found = self._blocks[start // BLOCK_BYTES].find(needle, start - base, end - base)
+            if found >= 0:
+                return base + found
+            border = base + BLOCK_BYTES
+            if reach and border < end:  # it may stand across two blocks
+                first = max(start, border - reach)
+                found = self.slice(first, min(border + reach, end)).find(needle)
+                if found >= 0:
+                    return first + found
+            start = border
+        return -1
+
     def drop(self) -> None:
         """Free the bytes and give their budget back."""
         self._budget.give(self._charged)

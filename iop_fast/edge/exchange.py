@@ -18,7 +18,8 @@ What is owned, and who ends it:
 - the **lease**: we, from `on_granted` on, by `_release`. It ends before the answer's last byte is sent, so that the
   client's next request finds the slot free;
 - the **run** (`_link` is set exactly while it is in the session's table): the Node by its RunEnd, or the session by
-  its loss; or we, by `withdraw` before it was sent and by `forget` when nothing confirms its end in time;
+  its loss; or we, by `withdraw` before it was sent and by `forget` when nothing confirms its end in time. In the table
+  it is this object itself for a tunnel, and for a normalized run one that stands between and calls this one;
 - the **body**: dropped when the provider took the request and all of it was handed on, and at the latest in `finish`;
 - the **client's side**: `Reply` lets go of it when the answer ends, is broken off or the client leaves.
 
@@ -41,15 +42,17 @@ from iop_fast import logs
 from iop_fast._core.admission import Outcome
 from iop_fast._core.ledger import Lease
 from iop_fast._core.multipart import FormScan
-from iop_fast._core.scan import BodyScan, ScanError
+from iop_fast._core.scan import BodyScan
 from iop_fast._core.wait_queue import Waiter
+from iop_fast._hot.frames import FrameError
 from iop_fast.edge.ages import NO_HANDLE, AgeList
-from iop_fast.edge.answers import id_fields, passed_on
+from iop_fast.edge.answers import own_fields, passed_on
 from iop_fast.edge.auth import Field
-from iop_fast.edge.body import Body, BodyTooLarge, BudgetExhausted
+from iop_fast.edge.body import Body
 from iop_fast.edge.exchange_states import MOVES, Event, State
 from iop_fast.edge.gate import NS_PER_MS
-from iop_fast.edge.needs import is_supported, missing_names
+from iop_fast.edge.normalized.opening import prepare_run
+from iop_fast.edge.normalized.run import OVERDRAFT_BYTES, NormalizedRun
 from iop_fast.edge.outcomes import (
     CLIENT_GONE,
     INTERNAL_ERROR,
@@ -62,16 +65,13 @@ from iop_fast.edge.outcomes import (
     Verdict,
     verdict_on_end,
 )
+from iop_fast.edge.refusals import REFUSED_FOR, SHOWN_CHARACTERS, find_model, needs_of, refusal_of
 from iop_fast.edge.reply import Reply
-from iop_fast.edge.runtime import Runtime
 from iop_fast.edge.state import EdgeState, RunLink
-from iop_fast.edge.tunnel import Request, Upload, prepare_tunnel
+from iop_fast.edge.tunnel import Request, Upload
 from iop_fast.errors import Failure
-from iop_fast.seams import Downstream, End, Head, Usage
+from iop_fast.seams import Downstream, End, Head, RunSaid, Usage
 from iop_fast.wire.runtime_pb2 import RunEnd
-
-# Of a model's name that a client made up, this much is said back to it; of a Node's words, this much is logged.
-SHOWN_CHARACTERS = 128
 
 log = logs.get(__name__)
 
@@ -90,6 +90,7 @@ class Exchange:
         "_lease",
         "_link",
         "_needs",
+        "_overdraft",
         "_run_id",
         "_runtime",
         "_scan",
@@ -146,6 +147,7 @@ class Exchange:
         self._run_id = 0
         self._is_sent = False  # the provider may see the run
         self._is_taken = False  # the provider has taken it
+        self._overdraft = 0  # what the run may send beyond its window
         self._upload: Upload | None = None
         self._ages: AgeList[Exchange] | None = None  # the one list that this is in, by the handle `_age`
         self._age = NO_HANDLE
@@ -183,8 +185,8 @@ class Exchange:
         try:
             self._body = Body(self._edge.budget, self._runtime.body_bytes_max, self.request.head.content_length)
             self._scan = self.request.new_scan()
-        except (BodyTooLarge, BudgetExhausted) as error:
-            self._refuse_body(error)
+        except REFUSED_FOR as error:
+            self._fail(*refusal_of(error, self._runtime.body_bytes_max))
 
     def on_body(self, piece: bytes) -> None:
         """Take the next bytes of the body."""
@@ -195,10 +197,8 @@ class Exchange:
         try:
             self._body.append(piece)
             self._scan.feed(piece)
-        except (BodyTooLarge, BudgetExhausted) as error:
-            self._refuse_body(error)
-        except ScanError as error:
-            self._fail(Verdict(Failure.INVALID_REQUEST, str(error)), param=error.param)
+        except REFUSED_FOR as error:
+            self._fail(*refusal_of(error, self._runtime.body_bytes_max))
         except Exception as error:  # noqa: BLE001 - a bug of ours ends this request, and is logged there
             self._break("body", error)
 
@@ -208,8 +208,8 @@ class Exchange:
             return
         try:
             self._admit()
-        except ScanError as error:
-            self._fail(Verdict(Failure.INVALID_REQUEST, str(error)), param=error.param)
+        except REFUSED_FOR as error:
+            self._fail(*refusal_of(error, self._runtime.body_bytes_max))
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("body complete", error)
 
@@ -234,14 +234,6 @@ class Exchange:
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("writable", error)
 
-    def _refuse_body(self, error: BodyTooLarge | BudgetExhausted) -> None:
-        if isinstance(error, BodyTooLarge):
-            limit = self._runtime.body_bytes_max
-            verdict = Verdict(Failure.REQUEST_TOO_LARGE, f"the body is larger than {limit} bytes")
-        else:
-            verdict = Verdict(Failure.OVERLOADED, "the gateway holds as many request bodies as it may")
-        self._fail(verdict)
-
     # -----------------------------------------------------------------------------------------------------------------
     # Owner: admission
 
@@ -257,6 +249,8 @@ class Exchange:
                 self._dispatch(lease)
             else:
                 self.finish(self.outcome or CLIENT_GONE)
+        except REFUSED_FOR as error:
+            self._fail(*refusal_of(error, self._runtime.body_bytes_max))
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("granted", error)
 
@@ -281,25 +275,15 @@ class Exchange:
         """Refuse what no provider of the catalog could serve, and submit the rest."""
         scan = self._scan
         assert scan is not None
+        assert self._body is not None
         scan.finish()
-        model = scan.model
         if self._edge.is_draining:
             self._fail(REFUSALS[Outcome.EVICTED_DRAINING])
             return
-        if model is None:
-            self._fail(Verdict(Failure.INVALID_REQUEST, 'expected a top-level "model"'), param="model")
-            return
         runtime = self._runtime = self._edge.runtime
-        entry = runtime.models.get(model)
-        if entry is None:
-            self._fail(Verdict(Failure.MODEL_NOT_FOUND, unknown_model(runtime, model)), param="model")
-            return
-        self.model = model
-        self._needs = self.request.surface.bit | scan.features
-        if not is_supported(entry.abilities, self._needs):
-            missing = ", ".join(missing_names(entry.abilities, self._needs))
-            self._fail(Verdict(Failure.UNSUPPORTED_BY_MODEL, f"no provider of the model {model!r} supports {missing}"))
-            return
+        entry = find_model(runtime, scan.model)
+        model = self.model = entry.id
+        self._needs = needs_of(entry, self.request.surface, scan, self._body)
         self.estimated_tokens = scan.estimated_tokens
         self.is_long = self.estimated_tokens >= runtime.long_threshold_tokens
         self._move(Event.SUBMITTED)
@@ -347,12 +331,14 @@ class Exchange:
         assert self._body is not None
         assert self._scan is not None
         runtime = self._runtime = edge.runtime
-        opening, self._upload, self.clamped = prepare_tunnel(
-            self.request, self._body, self._scan, self._scan.stream, self.model, runtime, key
-        )
         self._is_sent = self._is_taken = False
         self._run_id = lease.lease_id
-        link.open(self._run_id, self, opening)
+        opening, self._upload, self.clamped, translation = prepare_run(
+            self.request, self._body, self._scan, self.model, runtime, key, edge.unix_time()
+        )
+        self._overdraft = 0 if translation is None else OVERDRAFT_BYTES
+        run = self if translation is None else NormalizedRun(self, link, self._run_id, translation)
+        link.open(self._run_id, run, opening)
         self._link = link
         if self._upload is not None:
             self._upload.go_on(link, self._run_id, 0)
@@ -372,6 +358,8 @@ class Exchange:
         try:
             self._upload.go_on(self._link, self._run_id, byte_count)
             self._drop_sent_body()
+        except REFUSED_FOR as error:
+            self._fail(*refusal_of(error, self._runtime.body_bytes_max))
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("window", error)
 
@@ -390,6 +378,17 @@ class Exchange:
             self._take_answer(head, data, end)
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("answer", error)
+
+    def on_events(self, taken: bool, said: list[RunSaid], byte_count: int, end: End | None) -> None:
+        """A tunnel has no events: its Node is broken."""
+        raise FrameError("events of a normalized run came for a tunnel")
+
+    def on_translated(self, head: Head | None, data: list[bytes], end: End | None, byte_count: int) -> None:
+        """Take what events of a normalized run came to; they took `byte_count` bytes of the run's window."""
+        if self._state is not State.CANCELLING:
+            self.reply.owed += byte_count - sum(map(len, data))
+        self.on_answer(True, head, data, end)
+        self.on_writable()
 
     def on_link_lost(self) -> None:
         """The session is gone, and the lease with it."""
@@ -468,11 +467,16 @@ class Exchange:
 
     def _begin_answer(self, head: Head, data: list[bytes], is_whole: bool) -> bool:
         """Send the head and what came with it; False, with nothing sent, for a head that cannot be written."""
-        passed, takes_event = passed_on(head, self._own_fields(head))
+        runtime, request = self._runtime, self.request
+        own = own_fields(request.id, request.surface.dialect, head.headers, self.clamped)
+        if runtime.exposes_route:
+            queue_ms = b"%d" % (self.queue_ns // NS_PER_MS)
+            own += (*runtime.routes[self.node_id, self.provider_id], (b"x-iop-queue-ms", queue_ms))
+        passed, takes_event = passed_on(head, own)
         try:
             self.reply.begin(passed, takes_event, data, is_whole)
         except ValueError as error:
-            log.warning("head_refused", request=self.request.id.decode(), provider=self.provider_id, error=error)
+            log.warning("head_refused", request=request.id.decode(), provider=self.provider_id, error=error)
             return False
         if self._state is State.DISPATCHED:
             self._move(Event.ANSWERED)
@@ -480,17 +484,6 @@ class Exchange:
             if takes_event and not is_whole:
                 self._watch(self._edge.quiet)
         return True
-
-    def _own_fields(self, head: Head) -> list[Field]:
-        """What the Edge says about an answer besides the provider's own words."""
-        runtime = self._runtime
-        fields = id_fields(self.request.id, self.request.surface.dialect, head.headers)
-        if self.clamped:
-            fields.append((b"x-iop-clamped", ", ".join(self.clamped).encode()))
-        if runtime.exposes_route:
-            fields += runtime.routes[self.node_id, self.provider_id]
-            fields.append((b"x-iop-queue-ms", b"%d" % (self.queue_ns // NS_PER_MS)))
-        return fields
 
     def _renew_window(self) -> None:
         """Grant the Node anew what was handed on, once it is half a window and while the client takes what it gets."""
@@ -501,7 +494,7 @@ class Exchange:
         if reply.is_writable:
             owed, reply.owed = reply.owed, 0
             link.grant(self._run_id, owed)
-        elif reply.owed <= window:
+        elif reply.owed <= window + self._overdraft:
             link.hold(self._run_id, reply.owed)
         else:
             log.warning("window_overrun", node=self.node_id, run=self._run_id, bytes=reply.owed, window=window)
@@ -510,7 +503,7 @@ class Exchange:
     # -----------------------------------------------------------------------------------------------------------------
     # Ends
 
-    def _fail(self, verdict: Verdict, *, param: str | None = None, extra: Iterable[Field] = ()) -> None:
+    def _fail(self, verdict: Verdict, param: str | None = None, *, extra: Iterable[Field] = ()) -> None:
         """Tell the client that the request failed, as well as its answer so far allows, and leave it."""
         if self._link is None:
             self._release()
@@ -570,8 +563,7 @@ class Exchange:
             self._drop_body()
 
     def _drop_body(self) -> None:
-        self._upload = None
-        self._scan = None
+        self._upload = self._scan = None
         if self._body is not None:
             self.bytes_in = self._body.size
             self._body.drop()
@@ -603,11 +595,3 @@ class Exchange:
             log.failure("exchange_failed_again", second, request=self.request.id.decode(), state=self._state.name)
             if not self.is_done:
                 self.finish(Failure.INTERNAL.reason)
-
-
-def unknown_model(runtime: Runtime, model: str) -> str:
-    """Say that there is no such model, and which ones have a name like it."""
-    shown = model[:SHOWN_CHARACTERS]
-    near = runtime.near_names(shown)
-    hint = f", did you mean {' or '.join(map(repr, near))}?" if near else ""
-    return f"the model {shown!r} does not exist{hint}"

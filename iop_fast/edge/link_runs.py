@@ -23,7 +23,7 @@ it when it gets its end, and the core has taken it back already when the session
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from iop_fast import logs
@@ -31,11 +31,12 @@ from iop_fast._hot.frames import (
     FrameError,
     encode_cancel,
     encode_request_body,
+    encode_run_request,
     encode_tunnel_request,
     encode_window,
 )
 from iop_fast.edge.reconcile import Reconciler
-from iop_fast.seams import EdgeRun, End, TunnelRequest
+from iop_fast.seams import EdgeRun, End, RunOpening, TunnelRequest
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.outbox import Outbox
 
@@ -102,6 +103,10 @@ class LinkRuns(ABC):
         """Runs in the table."""
         return len(self._runs)
 
+    def listed_runs(self) -> Iterable[tuple[int, EdgeRun]]:
+        """Run ids and runs, in the order of their opening, for a look within one turn of the loop."""
+        return self._runs.items()
+
     @property
     def buffered_bytes(self) -> int:
         """What waits here for this session, in both directions."""
@@ -120,13 +125,17 @@ class LinkRuns(ABC):
 
     # What a run's owner calls. All but `open` do nothing for a run that is not in the table.
 
-    def open(self, run_id: int, run: EdgeRun, request: TunnelRequest) -> None:
+    def open(self, run_id: int, run: EdgeRun, opening: TunnelRequest | RunOpening) -> None:
         """Register a run and queue its opening frame. `run_id` is its lease's id; the session must be up."""
         if not self.is_up:
             raise RuntimeError(f"{self!r}: run {run_id} opened on a session that is not up")
         assert run_id not in self._runs, f"run {run_id} is open already"
         self._runs[run_id] = run
-        self._outbox.send_open(run_id, encode_tunnel_request(run_id, request), self._on_opening_sent)
+        if isinstance(opening, RunOpening):
+            entry = encode_run_request(run_id, opening)
+        else:
+            entry = encode_tunnel_request(run_id, opening)
+        self._outbox.send_open(run_id, entry, self._on_opening_sent)
 
     def send_body(self, run_id: int, piece: bytes | bytearray | memoryview, complete: bool) -> None:
         """Queue a piece of a run's request body, 64 KiB at most."""

@@ -1,7 +1,9 @@
 """What a request needs and what a provider can, as bit sets that admission compares: `can & needs == needs`.
 
 The low bits are the features that the body scan sees (`iop_fast._core.scan`), the bits from 16 up are the surfaces:
-the API that the request came in by. A request needs exactly one surface and any number of features.
+the API that the request came in by. A request needs exactly one surface and any number of features. The bits from 32 up
+are what only a tunnel carries, since a normalized run (`edge/normalized`) has no words for it; they are looked for in
+requests for models that have a provider of that kind (`edge/normalized/limits.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,15 @@ SURFACE_SPEECH = 1 << 22
 SURFACE_IMAGES = 1 << 23
 SURFACE_TRANSCRIPTIONS = 1 << 24
 
+SEVERAL_CHOICES = 1 << 32
+LOGPROBS = 1 << 33
+ECHO = 1 << 34
+TOKEN_ARRAYS = 1 << 35
+FUNCTIONS = 1 << 36
+SPOKEN_ANSWERS = 1 << 37
+WEB_SEARCH = 1 << 38
+BULK = 1 << 39
+
 # Every bit with the words an error message uses for it.
 NAMES = {
     SURFACE_CHAT: "/v1/chat/completions",
@@ -35,24 +46,48 @@ NAMES = {
     scan.FEATURE_IMAGES: "images",
     scan.FEATURE_AUDIO: "audio",
     scan.FEATURE_JSON_SCHEMA: "json_schema",
+    SEVERAL_CHOICES: "several choices (n, best_of)",
+    LOGPROBS: "logprobs",
+    ECHO: "echo",
+    TOKEN_ARRAYS: "token arrays",
+    FUNCTIONS: "functions (tools may be)",
+    SPOKEN_ANSWERS: "spoken answers (modalities, audio)",
+    WEB_SEARCH: "web_search_options",
+    BULK: "a body of this size",
 }
 
 EVERYTHING = sum(NAMES)
 
-# What a provider can, by its adapter's type. A tunnel passes bytes on, so what the backend cannot it says itself. The
-# normalized adapters (ollama, cli) take no tunnel, and the Edge has no other road to a provider: until it has one they
-# can nothing. The Node's own models answer tunnels themselves.
+# What the words of a normalized run have a place for.
+NORMALIZED = (
+    SURFACE_CHAT
+    | SURFACE_COMPLETIONS
+    | SURFACE_EMBEDDINGS
+    | scan.FEATURE_TOOLS
+    | scan.FEATURE_IMAGES
+    | scan.FEATURE_AUDIO
+    | scan.FEATURE_JSON_SCHEMA
+)
+
+# What a provider can, by its adapter's type. A tunnel passes bytes on, so what the backend cannot it says itself.
 CAN_OF_ADAPTER = {
     "openai_compat": EVERYTHING,
-    "ollama": 0,
-    "cli": 0,
+    "ollama": NORMALIZED & ~scan.FEATURE_AUDIO,
+    "cli": SURFACE_CHAT | SURFACE_COMPLETIONS,
     "native": SURFACE_CHAT | SURFACE_COMPLETIONS,
 }
+# The types that take normalized runs and no tunnels.
+NORMALIZED_TYPES = frozenset({"ollama", "cli"})
 
 
 def can_of(adapter_type: str) -> int:
     """Return what providers of an adapter type can; raise KeyError for a type that the schema does not have."""
     return CAN_OF_ADAPTER[adapter_type]
+
+
+def is_normalized(adapter_type: str) -> bool:
+    """True for an adapter type whose providers take normalized runs and no tunnels."""
+    return adapter_type in NORMALIZED_TYPES
 
 
 def is_supported(abilities: Iterable[int], needs: int) -> bool:

@@ -21,6 +21,15 @@ class Verdict(NamedTuple):
     message: str
 
 
+class RequestRefused(Exception):
+    """A request is answered with an error, for what its body says. `param` names the field at fault, if one is."""
+
+    def __init__(self, verdict: Verdict, param: str | None = None) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
+        self.param = param
+
+
 # Outcomes of a request that did not fail; a failed one's is its failure's reason.
 SUCCESS = "ok"
 CLIENT_GONE = "client_gone"
@@ -44,6 +53,8 @@ ENDS: Mapping[int, Verdict] = {
     RunEnd.UNKNOWN_PROVIDER: Verdict(Failure.UPSTREAM_ERROR, "the provider is not usable on its node"),
     RunEnd.NODE_DRAINING: Verdict(Failure.UPSTREAM_ERROR, "the provider's node is shutting down"),
     RunEnd.INTERNAL: Verdict(Failure.INTERNAL, "internal error"),
+    # Before anything of the answer was sent, a refusal is an answer (edge/normalized/run.py).
+    RunEnd.REFUSED: Verdict(Failure.UPSTREAM_ERROR, "the provider broke off with an error of its own"),
 }
 
 # Ends after which the provider cannot have seen the request: it may be sent to another one.

@@ -25,7 +25,7 @@ from iop_fast.config.catalog import Catalog, CatalogProvider
 from iop_fast.config.payload import NodePayload
 from iop_fast.config.schema import EdgeConfig, Generation, OpenAi
 from iop_fast.edge.auth import Field, FieldTable, ForwardRule, Principal
-from iop_fast.edge.needs import can_of
+from iop_fast.edge.needs import can_of, is_normalized
 from iop_fast.wire.payload import EncodedPayload, encode_payload, refresh_entries
 
 NS_PER_MS = 1_000_000
@@ -48,11 +48,13 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """What dispatch reads about one model. `abilities` are the distinct `can` sets of its providers."""
+    """What dispatch reads about one model. `abilities` are the distinct `can` sets of its providers, `has_normalized`
+    says that some of these take normalized runs and no tunnels."""
 
     id: str
     served: Mapping[Key, Served]
     abilities: Sequence[int]
+    has_normalized: bool
     generation: Generation | None
     page: bytes
 
@@ -64,8 +66,8 @@ class Runtime:
     `file_sha256` is that of the file it was read from. `payload_revisions` gives for each Node the revision at which
     its payload last changed, `pushes` the frames that push that payload (none for the first revision, which no Node is
     ever pushed). `specs` holds each provider as admission takes it, while its Node does not report it up and while it
-    does; `candidates` the keys of each model. `routes` gives for each provider the fields by which an answer names it.
-    The last ones are settings that every request reads.
+    does; `candidates` the keys of each model. `normalized` are the providers that take no tunnel. `routes` gives for
+    each provider the fields by which an answer names it. The last ones are settings that every request reads.
     """
 
     revision: int
@@ -79,6 +81,7 @@ class Runtime:
     specs: Sequence[Specs]
     candidates: Mapping[str, tuple[Key, ...]]
     can: Mapping[Key, int]
+    normalized: frozenset[Key]
     models: Mapping[str, ModelEntry]
     models_page: bytes
     principals: Mapping[bytes, Principal]
@@ -111,7 +114,8 @@ class Runtime:
         encoded = encoded_payloads(payloads, previous)
         revisions = payload_revisions(payloads, revision, previous)
         can = {provider.key: can_of(provider.adapter_type) for provider in catalog.providers}
-        models = model_entries(config, catalog, can)
+        normalized = frozenset(provider.key for provider in catalog.providers if is_normalized(provider.adapter_type))
+        models = model_entries(config, catalog, can, normalized)
         rule = forward_rule(config.openai)
         return cls(
             revision=revision,
@@ -125,6 +129,7 @@ class Runtime:
             specs=provider_specs(catalog, can, previous),
             candidates=MappingProxyType(model_candidates(catalog, previous)),
             can=MappingProxyType(can),
+            normalized=normalized,
             models=MappingProxyType(models),
             models_page=b'{"object":"list","data":[' + b",".join(entry.page for entry in models.values()) + b"]}",
             principals=MappingProxyType(principals_of(catalog)),
@@ -158,7 +163,9 @@ class Runtime:
         return get_close_matches(model, candidates, NEAR_NAMES_MAX)
 
 
-def model_entries(config: EdgeConfig, catalog: Catalog, can: Mapping[Key, int]) -> dict[str, ModelEntry]:
+def model_entries(
+    config: EdgeConfig, catalog: Catalog, can: Mapping[Key, int], normalized: frozenset[Key]
+) -> dict[str, ModelEntry]:
     """Put together what dispatch reads about each model."""
     policies = {model.id: model.generation for model in config.models}
     names = dict.fromkeys(name for model in catalog.models.values() for name in model.served.values())
@@ -168,6 +175,7 @@ def model_entries(config: EdgeConfig, catalog: Catalog, can: Mapping[Key, int]) 
             id=model.id,
             served=MappingProxyType({key: served[name] for key, name in model.served.items()}),
             abilities=tuple(dict.fromkeys(can[key] for key in model.served)),
+            has_normalized=not normalized.isdisjoint(model.served),
             generation=policies.get(model.id),
             page=orjson.dumps(model_object(model.id, model.context_window_tokens)),
         )

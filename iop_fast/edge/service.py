@@ -28,10 +28,11 @@ from iop_fast.edge.auth import (
     read_forwarded,
 )
 from iop_fast.edge.cors import Cors
-from iop_fast.edge.exchange import Exchange, unknown_model
+from iop_fast.edge.exchange import Exchange
 from iop_fast.edge.live_models import LiveModels
 from iop_fast.edge.media import BadMedia, read_media
 from iop_fast.edge.outcomes import INTERNAL_ERROR, REFUSALS, SUCCESS, Verdict
+from iop_fast.edge.refusals import unknown_model
 from iop_fast.edge.reply import Reply
 from iop_fast.edge.routes import (
     MODELS_PATH,
@@ -182,7 +183,7 @@ class EdgeService:
         page = self._models.page(model) if model is not None else None
         if page is not None:
             return Page(page)
-        return Refusal(Verdict(Failure.MODEL_NOT_FOUND, unknown_model(self._edge.runtime, model or "")))
+        return Refusal(unknown_model(self._edge.runtime, model or ""))
 
     def _answer(
         self, decision: Page | Preflight | Refusal, head: RequestHead, request_id: bytes, downstream: Downstream

@@ -6,6 +6,7 @@ the draining flag; everything else is fixed. It is no place for logic.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Protocol
@@ -16,10 +17,15 @@ from iop_fast.edge.body import ByteBudget
 from iop_fast.edge.books import Books
 from iop_fast.edge.gate import NS_PER_MS, Gate
 from iop_fast.edge.runtime import Key, Runtime
-from iop_fast.seams import Clock, EdgeRun, TunnelRequest
+from iop_fast.seams import Clock, EdgeRun, RunOpening, TunnelRequest
 
 if TYPE_CHECKING:
     from iop_fast.edge.exchange import Exchange
+
+
+def unix_time() -> int:
+    """Return whole seconds since 1970."""
+    return int(time.time())
 
 
 class RunLink(Protocol):
@@ -30,7 +36,7 @@ class RunLink(Protocol):
         """True while runs may be opened."""
         ...
 
-    def open(self, run_id: int, run: EdgeRun, request: TunnelRequest) -> None:
+    def open(self, run_id: int, run: EdgeRun, opening: TunnelRequest | RunOpening) -> None:
         """Register a run and queue its opening frame."""
         ...
 
@@ -95,14 +101,25 @@ class EdgeState:
         "links",
         "quiet",
         "runtime",
+        "unix_time",
     )
 
-    def __init__(self, runtime: Runtime, gate: Gate, links: LinkTable, clock: Clock, random: Random) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        gate: Gate,
+        links: LinkTable,
+        clock: Clock,
+        random: Random,
+        unix_time: Callable[[], int] = unix_time,
+    ) -> None:
+        """`unix_time` returns whole seconds since 1970, for what is dated in answers."""
         config = runtime.config
         self.runtime = runtime
         self.gate = gate
         self.links = links
         self.clock = clock
+        self.unix_time = unix_time
         self.is_draining = False
         self.budget = ByteBudget(config.openai.limits.buffered_bytes)
         self.books = Books()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from iop_fast._core.multipart import FormScan
 from iop_fast._core.scan import BodyScan
@@ -36,12 +36,25 @@ class Request(NamedTuple):
         return FormScan(self.boundary) if self.boundary else BodyScan()
 
 
+class Pieces(Protocol):
+    """A body as it is sent, read from any offset."""
+
+    @property
+    def size(self) -> int:
+        """Its length."""
+        ...
+
+    def piece(self, offset: int, limit: int) -> bytes:
+        """Copy the bytes from `offset`, at most `limit` of them; b"" at the end."""
+        ...
+
+
 class Upload:
     """A body on its way to one provider: how much was handed on and how much the Node still takes."""
 
     __slots__ = ("_body", "_credit", "_handed")
 
-    def __init__(self, body: EditedBody, window: int) -> None:
+    def __init__(self, body: Pieces, window: int) -> None:
         self._body = body
         self._credit = window
         self._handed = 0

@@ -466,6 +466,18 @@ class Meaning:
                 self.features |= JSON_SCHEMA
 
 
+INPUTS = {"messages", "prompt", "input", "system", "instructions", "suffix", "query", "documents"}
+
+
+def count_values(node: Node) -> int:
+    """A value and all that it holds."""
+    if isinstance(node, Array):
+        return 1 + sum(map(count_values, node.items))
+    if isinstance(node, Object):
+        return 1 + sum(count_values(value) for _, value in node.members)
+    return 1
+
+
 @dataclass
 class Result:
     model: str | None
@@ -473,6 +485,7 @@ class Result:
     stream: bool
     features: int
     estimated_tokens: int
+    value_count: int
     top_level_keys: list[str]
     insert_at: int
     spans: list[tuple[int, int]]
@@ -490,6 +503,7 @@ def scan(body: bytes, max_depth: int = 128) -> Result:
         stream=values.get("stream") == Scalar(True),
         features=meaning.features,
         estimated_tokens=-(-meaning.units // UNITS),
+        value_count=sum(count_values(value) for key, value in root.members if key in INPUTS),
         top_level_keys=[key.encode("utf-8", "surrogatepass").decode("utf-8", "replace") for key, _ in root.members],
         insert_at=body.index(b"{") + 1,
         spans=[root.spans[key] for key, _ in root.members],

@@ -412,7 +412,8 @@ def test_a_scan_that_is_over_takes_nothing_more() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["model", "model_span", "stream", "features", "estimated_tokens", "top_level_keys", "insert_at"]
+    "name",
+    ["model", "model_span", "stream", "features", "estimated_tokens", "value_count", "top_level_keys", "insert_at"],
 )
 def test_nothing_is_read_out_before_the_end(name: str) -> None:
     machine = BodyScan()
@@ -466,3 +467,11 @@ def test_dropped_scans_give_their_memory_back() -> None:
     before = resident()
     churn()
     assert resident() - before < 4 << 20
+
+
+def test_the_values_of_the_input_are_counted() -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "tool", "content": None}]
+    assert scanned({"messages": messages, "tools": [{"type": "function"}], "n": 1}).value_count == 10
+    assert scanned({"input": ["a", "b"], "metadata": [1, 2, 3]}).value_count == 3
+    assert scanned({"prompt": "a"}).value_count == 1
+    assert scanned({"model": "m"}).value_count == 0

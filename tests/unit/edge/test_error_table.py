@@ -124,8 +124,8 @@ def method_not_allowed(path: str) -> Iterator[Client]:
 
 @case(Failure.UNSUPPORTED_BY_MODEL)
 def unsupported(path: str) -> Iterator[Client]:
-    with desk(world={"providers": [provider_spec("n1", "p1", type="ollama", adapter_type="ollama")]}) as at:
-        yield at.post(path)
+    with desk(world={"providers": [provider_spec("n1", "p1", type="cli", adapter_type="cli")]}) as at:
+        yield at.post(path, '{"model":"m","tools":[{}]}')
 
 
 @case(Failure.INVALID_REQUEST)

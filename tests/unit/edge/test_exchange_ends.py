@@ -97,9 +97,9 @@ def test_an_unknown_model_is_told_its_near_names_and_not_at_length() -> None:
 
 def test_what_no_provider_of_the_model_can_is_named() -> None:
     with ExchangeWorld([provider_spec("n1", "p1", adapter_type="ollama", type="ollama")]) as world:
-        call = world.post()
+        call = world.post(path=b"/v1/responses")
         assert_error(call, 400, "unsupported_by_model")
-        assert "/v1/chat/completions" in call.downstream.error["message"]
+        assert "/v1/responses" in call.downstream.error["message"]
         world.assert_idle()
 
 
@@ -676,7 +676,7 @@ def test_a_bug_in_a_callback_ends_that_request_with_a_500(
         raise ZeroDivisionError("scripted")
 
     with ExchangeWorld(provider_pool={"max_queue": 5}) as world:
-        monkeypatch.setattr("iop_fast.edge.exchange.prepare_tunnel", fail)
+        monkeypatch.setattr("iop_fast.edge.exchange.prepare_run", fail)
         call = world.post()
         assert_error(call, 500, "internal")
         assert "scripted" not in call.downstream.body.decode()
@@ -712,7 +712,7 @@ def break_body(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
 
 
 def break_body_complete(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
-    patch.setattr("iop_fast.edge.exchange.is_supported", scripted_bug)
+    patch.setattr("iop_fast.edge.exchange.needs_of", scripted_bug)
     return world.post()
 
 

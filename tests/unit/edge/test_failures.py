@@ -61,7 +61,7 @@ def too_large() -> FakeDownstream:
 
 def unsupported() -> FakeDownstream:
     with ExchangeWorld([provider_spec("n1", "p1", adapter_type="cli", type="cli")]) as world:
-        return world.post().downstream
+        return world.post({"model": "m", "tools": [{}]}).downstream
 
 
 def posted(body: bytes) -> Callable[[], FakeDownstream]:

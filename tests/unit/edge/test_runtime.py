@@ -109,7 +109,7 @@ def test_the_model_pages_are_openai_s() -> None:
     assert {"id", "object", "created", "owned_by"} <= set(page["data"][1])
 
 
-def test_a_model_of_normalized_providers_alone_can_nothing_yet() -> None:
+def test_what_a_model_can_is_what_its_providers_can() -> None:
     runtime = runtime_of(
         [provider_spec("n1", "p", type="ollama", adapter_type="ollama"), provider_spec("n1", "q")],
         {"mixed": {"p": "s", "q": "s"}, "plain": {"p": "s"}},
@@ -117,7 +117,12 @@ def test_a_model_of_normalized_providers_alone_can_nothing_yet() -> None:
     )
     need = needs.SURFACE_CHAT | FEATURE_TOOLS
     assert needs.is_supported(runtime.models["mixed"].abilities, need)
-    assert not needs.is_supported(runtime.models["plain"].abilities, needs.SURFACE_CHAT)
+    assert needs.is_supported(runtime.models["plain"].abilities, need)
+    assert needs.is_supported(runtime.models["mixed"].abilities, needs.SURFACE_CHAT | needs.LOGPROBS)
+    assert not needs.is_supported(runtime.models["plain"].abilities, needs.SURFACE_CHAT | needs.LOGPROBS)
+    assert not needs.is_supported(runtime.models["plain"].abilities, needs.SURFACE_RESPONSES)
+    assert (runtime.models["mixed"].has_normalized, runtime.models["plain"].has_normalized) == (True, True)
+    assert runtime.normalized == {("n1", "p")}
 
 
 def test_near_names_are_found_among_many() -> None:
