@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
+from email.parser import BytesParser
+from email.policy import HTTP
 from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from python_multipart.multipart import MultipartParser, parse_options_header
+from werkzeug.formparser import parse_form_data
 
 from iop_fast._core.multipart import FormScan
 from iop_fast._core.scan import ScanError
@@ -73,6 +78,31 @@ def broken_forms(draw: st.DrawFn) -> tuple[bytes, bytes]:
     return bytes(body), boundary
 
 
+@st.composite
+def plain_forms(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """Forms that are taken as a rule: parts in the spellings of clients, data that resembles the boundary."""
+    boundary = draw(st.sampled_from(BOUNDARIES))
+    noise = st.sampled_from([b"\r", b"\n", b"\r\n", b"-", b"\r\n-", b"\r\n--", boundary[:-1], b"z", b"\x00", b"\xff"])
+    others = [
+        b'"file"; filename="\xed\x95\x9c (1).wav"',
+        b"file; filename=a.wav; filename*=utf-8''a.wav",
+        b'"prompt"',
+        b'"x[]"',
+    ]
+    spellings = st.sampled_from([b'"model"', b"model", b'"model"\r\nContent-Type: text/plain; charset=utf-8'])
+    values = st.sampled_from(
+        [b"whisper-1", b"org/m:1", b"", b" m ", b"\xed\x95\x9c", b"--", boundary, b"--" + boundary, b"m" * 99]
+    )
+    parts = [
+        (draw(st.sampled_from(others)), b"".join(draw(st.lists(noise, max_size=9))))
+        for _ in range(draw(st.integers(0, 3)))
+    ]
+    parts.insert(draw(st.integers(0, len(parts))), (draw(spellings), draw(values)))
+    line = b"--" + boundary
+    body = b"".join(line + b"\r\nContent-Disposition: form-data; name=%b\r\n\r\n%b\r\n" % part for part in parts)
+    return body + line + b"--" + draw(st.sampled_from([b"", b"\r\n"])), boundary
+
+
 def pieces(body: bytes, cuts: list[int]) -> Iterator[bytes]:
     edges = sorted({0, len(body), *(cut % (len(body) + 1) for cut in cuts)})
     for start, end in pairwise(edges):
@@ -120,3 +150,61 @@ def test_data_that_resembles_its_boundary_is_cut_alike(boundary: bytes, data: st
     head = b"\r\nContent-Disposition: form-data; name=model\r\n\r\n"
     body = b"--" + boundary + head + inside + b"\r\n--" + boundary + b"--"
     assert compiled_outcome(body, boundary, cuts) == reference_outcome(body, boundary)
+
+
+@given(st.one_of(plain_forms(), forms()))
+@settings(max_examples=400, deadline=None)
+def test_what_is_taken_is_read_alike_by_other_parsers(form: tuple[bytes, bytes]) -> None:
+    """Werkzeug, the parser behind Starlette and so vLLM, and the standard library's find the admitted model."""
+    found = compiled_outcome(*form, [])
+    if "code" not in found:
+        model = found["model"].encode()
+        assert by_werkzeug(*form) == by_python_multipart(*form) == by_email(*form) == [model]
+
+
+def by_werkzeug(body: bytes, boundary: bytes) -> list[bytes]:
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "CONTENT_TYPE": f'multipart/form-data; boundary="{boundary.decode()}"',
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.input": io.BytesIO(body),
+    }
+    _, fields, files = parse_form_data(environ, silent=False)
+    for _, file in files.items(multi=True):
+        file.close()
+    assert not files.getlist("model")
+    return [value.encode() for value in fields.getlist("model")]
+
+
+def by_python_multipart(body: bytes, boundary: bytes) -> list[bytes]:
+    parts: list[dict[str, bytes]] = []
+
+    def add(name: str) -> Any:
+        def on_bytes(data: bytes, start: int, end: int) -> None:
+            parts[-1][name] += data[start:end]
+
+        return on_bytes
+
+    def on_header_end() -> None:
+        if parts[-1]["name"].lower() == b"content-disposition":
+            parts[-1]["disposition"] = parts[-1]["value"]
+        parts[-1]["name"] = parts[-1]["value"] = b""
+
+    callbacks: Any = {
+        "on_part_begin": lambda: parts.append({"name": b"", "value": b"", "data": b"", "disposition": b""}),
+        "on_header_field": add("name"),
+        "on_header_value": add("value"),
+        "on_header_end": on_header_end,
+        "on_part_data": add("data"),
+    }
+    parser = MultipartParser(boundary, callbacks)
+    parser.write(body)
+    parser.finalize()
+    return [part["data"] for part in parts if parse_options_header(part["disposition"])[1].get(b"name") == b"model"]
+
+
+def by_email(body: bytes, boundary: bytes) -> list[bytes]:
+    head = b'Content-Type: multipart/form-data; boundary="%b"\r\n\r\n' % boundary
+    message: Any = BytesParser(policy=HTTP).parsebytes(head + body)
+    named = [part for part in message.iter_parts() if part.get_param("name", header="content-disposition") == "model"]
+    return [part.get_payload(decode=True) for part in named]
