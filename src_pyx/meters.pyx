@@ -56,6 +56,13 @@ cdef class Histogram:
         self.buckets[place] += 1
         self.sum_ns += duration_ns
 
+    cdef void add_all(self, Histogram other) noexcept:
+        """Add what another histogram of the same bounds counts."""
+        cdef int32_t place
+        for place in range(self.bound_count + 1):
+            self.buckets[place] += other.buckets[place]
+        self.sum_ns += other.sum_ns
+
     def counts(self):
         cdef int32_t place
         return tuple([self.buckets[place] for place in range(self.bound_count + 1)])
@@ -131,6 +138,18 @@ cdef class RequestMeters:
             (model, meter.normal_waits, meter.long_waits, meter.first_bytes, meter.totals)
             for model, meter in self.model_meters.items()
         ]
+
+    def sums(self):
+        cdef ModelMeter meter
+        cdef Histogram waits = Histogram(DURATION_BOUNDS_NS)
+        cdef Histogram first_bytes = Histogram(DURATION_BOUNDS_NS)
+        cdef Histogram totals = Histogram(DURATION_BOUNDS_NS)
+        for meter in self.model_meters.values():
+            waits.add_all(meter.normal_waits)
+            waits.add_all(meter.long_waits)
+            first_bytes.add_all(meter.first_bytes)
+            totals.add_all(meter.totals)
+        return waits, first_bytes, totals
 
     def providers(self):
         cdef Cell cell

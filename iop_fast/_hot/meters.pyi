@@ -54,6 +54,8 @@ class RequestMeters:
     def models(self) -> list[tuple[str, Histogram, Histogram, Histogram, Histogram]]:
         """(model, waits of normal requests, of long ones, times to first byte, total times) for each model that has had
         a request. The histograms go on counting."""
+    def sums(self) -> tuple[Histogram, Histogram, Histogram]:
+        """Waits, times to first byte and total times of all models, as new histograms."""
     def providers(self) -> list[tuple[tuple[str, str], int, int]]:
         """((node_id, provider_id), count, sum_ns) of the times from grant to answer."""
     def forget(self, is_model: Callable[[str], bool], is_provider: Callable[[tuple[str, str]], bool]) -> None:

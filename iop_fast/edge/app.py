@@ -37,6 +37,7 @@ from iop_fast.config.schema.fields import parse_address
 from iop_fast.edge.admin import Readiness, add_document, admin_app, observe_app
 from iop_fast.edge.ages import Ticker
 from iop_fast.edge.disk import DiskFile
+from iop_fast.edge.feed import Feed, Parts, add_feed
 from iop_fast.edge.front.listener import Front
 from iop_fast.edge.gate import Gate
 from iop_fast.edge.lines import open_books
@@ -53,6 +54,7 @@ from iop_fast.edge.state import EdgeState
 from iop_fast.edge.status import Sources, edge_status
 from iop_fast.edge.status_line import status_line
 from iop_fast.edge.tls import CertificateWatch, check_pair, http_context
+from iop_fast.edge.views_http import add_views
 from iop_fast.errors import ConfigError
 from iop_fast.notify import ServiceManager
 from iop_fast.wire import streams
@@ -114,6 +116,7 @@ class Edge:
         self._lag = metrics.LoopLag(self._loop)
         measured = MetricSources(self.state, self.links, self.front, self.refresher, self.readiness)
         self._exposition = metrics.Exposition("edge", self._lag, partial(read, measured))
+        self._feed = Feed(Parts(measured, loaded.path), self._loop)
         self._disk = DiskFile(loaded.path)
         self._disk_turn = asyncio.Lock()
         self._sources = Sources(self.state, self.links, self.front, loaded.path, self._clock.now_ns())
@@ -216,11 +219,14 @@ class Edge:
         app = admin_app(self.readiness, self._status_with_disk, own_hosts)
         metrics.add_metrics(app, self._exposition)
         add_refresh(app, self.refresher)
+        add_views(app, self.state, self.links)
+        add_feed(app, self._feed)
         add_document(app, document(config.openai.listen))
         stack.push_async_callback(self.refresher.stop)
         self._admin = Site(app)
         await self._admin.start(listen)
         stack.push_async_callback(self._admin.stop)
+        stack.push_async_callback(self._feed.stop)
         if config.observe is not None:
             public = observe_app(self.readiness)
             metrics.add_metrics(public, self._exposition)

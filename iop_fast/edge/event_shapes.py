@@ -2,10 +2,11 @@
 
 The stream is text/event-stream. The first event is `snapshot` and holds every part of `Snapshot`. Then, each second in
 which something differs, an event `change` holds the parts that differ, each whole: merge it over what is there by
-top-level key. `id` counts the events of one stream; a reader that comes again gets a new `snapshot`. While nothing
-changes, a comment every 15 s keeps the connection.
+top-level key. While nothing differs, a comment every 15 s keeps the connection. A reader that comes again gets a new
+`snapshot`.
 
-Lists are bounded, and `total` says how many there are. Times are milliseconds, moments RFC 3339 in UTC.
+Lists are bounded, and a total says how many there are. Times are milliseconds; moments are RFC 3339 in UTC. `class` is
+`normal` or `long`, `needs` are the names of what a request needs of its provider.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class EdgePart(TypedDict):
     """The process. `reasons` say why it is not ready."""
 
     id: str
-    name: str
+    name: str | None
     version: str
     started_at: str
     is_draining: bool
@@ -40,12 +41,19 @@ class NodeRow(TypedDict):
     """
 
     node_id: str
-    alias: str
+    alias: str | None
     link: str
     generation: int
     payload_revision: int
     observed_revision: int
     runs: int
+
+
+class NodesPart(TypedDict):
+    """The Nodes, in file order."""
+
+    rows: list[NodeRow]
+    total: int
 
 
 class ProviderRow(TypedDict):
@@ -68,31 +76,43 @@ class ProviderRow(TypedDict):
     queued: int
 
 
-class LineRow(TypedDict):
-    """Waiters that are alike, oldest line first. `class` is normal or long; `needs` names what they need."""
+class ProvidersPart(TypedDict):
+    """The providers, in file order."""
 
-    model: str
-    needs: list[str]
-    waiting: int
-    oldest_ms: int
-    # and "class": str, which cannot be spelled here
+    rows: list[ProviderRow]
+    total: int
 
 
-class WaiterRow(TypedDict):
-    """One waiter, in the order of the queue: `place` 1 is the next that any slot could go to."""
+# One who waits. `place` 1 is the first in the order of the queue; `blocked_by` counts the model's providers by what
+# stands between each and the request now, `why` says that in words.
+WaiterRow = TypedDict(
+    "WaiterRow",
+    {
+        "place": int,
+        "request": str,
+        "principal": str,
+        "model": str,
+        "class": str,
+        "needs": list[str],
+        "age_ms": int,
+        "is_readmitted": bool,
+        "blocked_by": dict[str, int],
+        "why": str,
+    },
+)
 
-    place: int
-    request: str
-    principal: str
-    model: str
-    needs: list[str]
-    age_ms: int
-    why: str
-    # and "class": str
+# Waiters that are alike, as one line.
+LineRow = TypedDict(
+    "LineRow",
+    {"model": str, "class": str, "needs": list[str], "waiting": int, "oldest_ms": int, "why": str},
+)
 
 
 class QueuePart(TypedDict):
-    """The queue. `waiters` are the first ones, `lines` those whose head is oldest."""
+    """The queue. `waiters` are the first ones in its order, `lines` those whose heads are the oldest.
+
+    `timeout_ms` 0 is no timeout. There are `waiting` waiters in all.
+    """
 
     waiting: int
     max_queue: int
@@ -104,8 +124,12 @@ class QueuePart(TypedDict):
 
 
 class RatesPart(TypedDict):
-    """What ended within the last `interval_ms`: requests by outcome, tokens as reported."""
+    """What ended within the last `interval_ms`: requests by outcome, tokens as reported.
 
+    `busy` counts the intervals in which anything ended, so that two of them that are alike differ.
+    """
+
+    busy: int
     interval_ms: int
     requests: int
     outcomes: dict[str, int]
@@ -114,7 +138,7 @@ class RatesPart(TypedDict):
 
 
 class DurationCounts(TypedDict):
-    """How many of the last interval by bucket, one more than there are bounds, and the sum of their durations."""
+    """How many by bucket, one more than there are bounds, and the sum of their durations."""
 
     counts: list[int]
     sum_ms: int
@@ -123,6 +147,7 @@ class DurationCounts(TypedDict):
 class DurationsPart(TypedDict):
     """Durations of the requests that ended within the last interval. `bounds_ms` are upper bounds, inclusive."""
 
+    busy: int
     bounds_ms: list[int]
     queue: DurationCounts
     ttfb: DurationCounts
@@ -130,7 +155,7 @@ class DurationsPart(TypedDict):
 
 
 class RefreshRow(TypedDict):
-    """One refresh, the newest first. Paths and findings are the first few; `changes` counts all paths."""
+    """One refresh. Paths and findings are the first few; `changes` counts all paths."""
 
     at: str
     source: str
@@ -144,22 +169,8 @@ class RefreshRow(TypedDict):
     node_pushes: list[dict[str, Any]]
 
 
-class NodesPart(TypedDict):
-    """The Nodes, in file order."""
-
-    rows: list[NodeRow]
-    total: int
-
-
-class ProvidersPart(TypedDict):
-    """The providers, in file order."""
-
-    rows: list[ProviderRow]
-    total: int
-
-
 class Snapshot(TypedDict):
-    """Every part."""
+    """Every part. `refreshes` holds the last few, the newest first."""
 
     edge: EdgePart
     config: ConfigPart

@@ -143,7 +143,7 @@ def provider_rows(
 
 def provider_row(row: SnapshotRow, provider: CatalogProvider, link: NodeLink | None) -> dict[str, Any]:
     """Join one provider's three sources."""
-    report = link.health.last_report(row.provider_id) if link is not None and link.is_up else UNREPORTED
+    report = report_of(row, link)
     return {
         "node_id": row.node_id,
         "provider_id": row.provider_id,
@@ -162,6 +162,11 @@ def provider_row(row: SnapshotRow, provider: CatalogProvider, link: NodeLink | N
             "queued": row.queued,
         },
     }
+
+
+def report_of(row: SnapshotRow, link: NodeLink | None) -> Report:
+    """Return what the Node says of a provider."""
+    return link.health.last_report(row.provider_id) if link is not None and link.is_up else UNREPORTED
 
 
 def health_status(row: SnapshotRow, file_health: str, report: Report) -> Mapping[str, Any]:
