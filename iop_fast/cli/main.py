@@ -25,6 +25,7 @@ COMMANDS = {
         "Apply the Edge's file to the running Edge, or show what that would do.",
     ),
     "status": ("iop_fast.cli.status", "status", "Show what runs where and what waits."),
+    "probe": ("iop_fast.cli.probe", "probe", "Ask a running Edge or Node whether it is ready."),
     "token": ("iop_fast.cli.token", "token", "Make a token and the hash that the configuration takes."),
 }
 
