@@ -87,7 +87,6 @@ OLLAMA_FIELDS: Mapping[str, Callable[[str], OptionValue]] = {
 READERS: Mapping[str, Mapping[str, Callable[[str], OptionValue]]] = {
     "ollama": {**OLLAMA_RUNNER, **OLLAMA_FIELDS},
     "openai_compat": {},
-    "native": {},
 }
 
 

@@ -10,6 +10,13 @@ from dataclasses import dataclass
 from iop_fast.config.catalog import label_of, type_of
 from iop_fast.config.schema import ADAPTER_OF_TYPE, Adapter, EdgeConfig, Node, Provider
 
+# Adapters that ask their backend for a context of a given size. The others are not told of it: a change would be pushed
+# to their Nodes for nothing.
+ASKING_ADAPTERS = frozenset({"ollama"})
+
+# Tokens by provider id and served model.
+Windows = dict[str, dict[str, int]]
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
@@ -46,7 +53,10 @@ class TimeoutSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProviderPayload:
-    """One provider of a Node. Either `adapter` names an entry of the payload's adapters or `settings` is given."""
+    """One provider of a Node. Either `adapter` names an entry of the payload's adapters or `settings` is given.
+
+    `context_windows` are tokens by served model, sorted, for adapters that ask the backend for a context of that size.
+    """
 
     id: str
     type: str
@@ -61,6 +71,7 @@ class ProviderPayload:
     capacity: int
     long_context_capacity: int
     priority: int
+    context_windows: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,8 @@ def compile_payloads(config: EdgeConfig) -> dict[str, NodePayload]:
 
     Equal configurations give equal payloads: adapters sorted by name, providers in file order.
     """
-    return {node.id: _payload(node) for node in config.nodes}
+    windows = _windows_of_models(config)
+    return {node.id: _payload(node, windows) for node in config.nodes}
 
 
 def compile_payload(config: EdgeConfig, node_id: str) -> NodePayload:
@@ -85,20 +97,30 @@ def compile_payload(config: EdgeConfig, node_id: str) -> NodePayload:
     node = next((node for node in config.nodes if node.id == node_id), None)
     if node is None:
         raise KeyError(node_id)
-    return _payload(node)
+    return _payload(node, _windows_of_models(config))
 
 
-def _payload(node: Node) -> NodePayload:
+def _windows_of_models(config: EdgeConfig) -> Windows:
+    """Return the context windows that models give to a provider's served models: the largest, where several map."""
+    windows: Windows = {}
+    for model in config.models:
+        if model.context_window_tokens is not None:
+            for provider_id, served in model.providers.items():
+                known = windows.setdefault(provider_id, {})
+                known[served] = max(known.get(served, 0), model.context_window_tokens)
+    return windows
+
+
+def _payload(node: Node, windows: Windows) -> NodePayload:
     adapters = sorted((_settings(a.name, a.type, a) for a in node.adapters), key=lambda settings: settings.name)
     return NodePayload(
         runtime=RuntimeSettings(node.runtime.drain_limit_ms, node.runtime.concurrency),
         adapters=tuple(adapters),
-        providers=tuple(_provider(node, provider) for provider in node.providers),
+        providers=tuple(_provider(node, provider, windows) for provider in node.providers),
     )
 
 
 def _settings(name: str, kind: str, source: Adapter | Provider) -> AdapterSettings:
-    options = source.options if isinstance(source, Adapter) else {}
     return AdapterSettings(
         name=name,
         type=ADAPTER_OF_TYPE[kind],
@@ -106,18 +128,19 @@ def _settings(name: str, kind: str, source: Adapter | Provider) -> AdapterSettin
         endpoint_env=source.endpoint_env or "",
         api_key_env=source.api_key_env or "",
         profile=source.profile or "",
-        options=tuple(sorted(options.items())),
+        options=tuple(sorted(source.options.items())),
     )
 
 
-def _provider(node: Node, provider: Provider) -> ProviderPayload:
+def _provider(node: Node, provider: Provider, windows: Windows) -> ProviderPayload:
     kind = type_of(node, provider)
+    adapter_type = ADAPTER_OF_TYPE[kind]
     timeouts = provider.timeouts
     return ProviderPayload(
         id=provider.id,
         type=kind,
         label=label_of(provider, kind),
-        adapter_type=ADAPTER_OF_TYPE[kind],
+        adapter_type=adapter_type,
         adapter=provider.adapter or "",
         settings=_settings("", kind, provider) if provider.adapter is None else None,
         models=tuple(provider.models),
@@ -127,4 +150,13 @@ def _provider(node: Node, provider: Provider) -> ProviderPayload:
         capacity=provider.capacity,
         long_context_capacity=provider.long_context_capacity,
         priority=provider.priority,
+        context_windows=_windows(provider, windows) if adapter_type in ASKING_ADAPTERS else (),
     )
+
+
+def _windows(provider: Provider, windows: Windows) -> tuple[tuple[str, int], ...]:
+    """Return a provider's context windows: its own counts for all that it serves, else what models say of each."""
+    own = provider.context_window_tokens
+    if own is not None:
+        return tuple((model, own) for model in sorted(provider.models))
+    return tuple(sorted(windows.get(provider.id, {}).items()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
+from iop_fast.config.adapter_options import READERS, read_option
 from iop_fast.config.context_rules import check_long_context
 from iop_fast.config.legacy import check_concurrency, check_legacy
 from iop_fast.config.schema.fleet import ADAPTER_OF_TYPE
@@ -32,7 +33,7 @@ FRAMING_HEADERS = frozenset(
     }
 )
 CALLER_CREDENTIALS = frozenset({"authorization", "x-api-key"})
-SETTINGS_KEYS = ("type", "endpoint", "endpoint_env", "api_key_env", "profile")
+SETTINGS_KEYS = ("type", "endpoint", "endpoint_env", "api_key_env", "profile", "options")
 ENABLED_SECTIONS = {
     "a2a": "the agent-to-agent listener",
     "control_plane": "the control plane connection",
@@ -192,7 +193,7 @@ def _check_type(spot: Spot) -> list[Remark]:
     kind = ADAPTER_OF_TYPE.get(spot.text("type") or "")
     if kind is None:
         return []
-    remarks = []
+    remarks = _check_options(spot, kind)
     if kind in ("cli", "native"):
         for key in ("endpoint", "endpoint_env", "api_key_env"):
             if spot.has(key):
@@ -205,7 +206,24 @@ def _check_type(spot: Spot) -> list[Remark]:
         remarks.append(spot.remark("profile", message, at_key=True))
     if spot.has("endpoint") == spot.has("endpoint_env"):
         got = "both" if spot.has("endpoint") else "neither"
-        remarks.append(spot.remark("", f"expected one of endpoint and endpoint_env, got {got}"))
+        hint = "; an Ollama usually listens on http://127.0.0.1:11434" if kind == "ollama" and got == "neither" else ""
+        remarks.append(spot.remark("", f"expected one of endpoint and endpoint_env, got {got}{hint}"))
+    return remarks
+
+
+def _check_options(spot: Spot, kind: str) -> list[Remark]:
+    """Check options of types that say here what they have; the other types' adapters judge theirs themselves."""
+    section = spot.section("options")
+    if section is None or kind not in READERS:
+        return []
+    remarks = []
+    for name in section.node.entries:
+        value = section.text(name)
+        try:
+            if value is not None or name not in READERS[kind]:
+                read_option(kind, name, value or "")
+        except ValueError as error:
+            remarks.append(section.remark(name, str(error), at_key=name not in READERS[kind]))
     return remarks
 
 

@@ -90,6 +90,7 @@ def _provider_message(provider: ProviderPayload) -> pb.ProviderConfig:
         capacity=provider.capacity,
         long_context_capacity=provider.long_context_capacity,
         priority=provider.priority,
+        context_windows=[pb.ContextWindow(model=model, tokens=tokens) for model, tokens in provider.context_windows],
     )
 
 
@@ -183,6 +184,7 @@ def _provider_payload(message: pb.ProviderConfig) -> ProviderPayload:
         capacity=message.capacity,
         long_context_capacity=message.long_context_capacity,
         priority=message.priority,
+        context_windows=tuple((window.model, window.tokens) for window in message.context_windows),
     )
 
 

@@ -562,6 +562,7 @@ class ProviderConfig(_message.Message):
     CAPACITY_FIELD_NUMBER: _builtins.int
     LONG_CONTEXT_CAPACITY_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    CONTEXT_WINDOWS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     type: _builtins.str
     """The type as configured (an alias such as vllm or seulgivibe_claude is kept here), for people."""
@@ -584,6 +585,12 @@ class ProviderConfig(_message.Message):
 
     @_builtins.property
     def timeouts(self) -> Global___ProviderTimeouts: ...
+    @_builtins.property
+    def context_windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextWindow]:
+        """How much context a served model has on this provider, where the file says it, for adapters that ask the backend for
+        one (ollama); others are not told.
+        """
+
     def __init__(
         self,
         *,
@@ -600,14 +607,38 @@ class ProviderConfig(_message.Message):
         capacity: _builtins.int = ...,
         long_context_capacity: _builtins.int = ...,
         priority: _builtins.int = ...,
+        context_windows: _abc.Iterable[Global___ContextWindow] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["settings", b"settings", "timeouts", b"timeouts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_type", b"adapter_type", "capacity", b"capacity", "enabled", b"enabled", "health", b"health", "id", b"id", "label", b"label", "long_context_capacity", b"long_context_capacity", "models", b"models", "priority", b"priority", "settings", b"settings", "timeouts", b"timeouts", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "adapter_type", b"adapter_type", "capacity", b"capacity", "context_windows", b"context_windows", "enabled", b"enabled", "health", b"health", "id", b"id", "label", b"label", "long_context_capacity", b"long_context_capacity", "models", b"models", "priority", b"priority", "settings", b"settings", "timeouts", b"timeouts", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProviderConfig: _TypeAlias = ProviderConfig  # noqa: Y015
+
+@_typing.final
+class ContextWindow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """served model"""
+    tokens: _builtins.int
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ContextWindow: _TypeAlias = ContextWindow  # noqa: Y015
 
 @_typing.final
 class ProviderTimeouts(_message.Message):

@@ -165,7 +165,13 @@ class Adapter(Section):
         apply="restart",
         default=None,
     )
-    options: dict[Id, Text] = setting("Further settings of the adapter.", apply="restart", factory=dict)
+    options: dict[Id, Text] = setting(
+        "Further settings, as texts. For the type ollama: `num_ctx`, `num_batch`, `num_gpu`, `main_gpu`, `num_thread`, "
+        "`num_keep`, `use_mmap` (what a model is loaded with), `keep_alive`, `think`, `truncate`, `shift`. Other types "
+        "that speak HTTP have none.",
+        apply="restart",
+        factory=dict,
+    )
 
 
 class Provider(Section):
@@ -193,6 +199,11 @@ class Provider(Section):
         apply="restart",
         default=None,
     )
+    options: dict[Id, Text] = setting(
+        "Further settings of a provider with settings of its own, as `adapters[].options`.",
+        apply="restart",
+        factory=dict,
+    )
     models: Entries[Text] = setting("Names of the models that it serves.", apply="live", min_length=1)
     enabled: bool = setting("Give it requests.", apply="live", default=True)
     health: Literal["auto", "up", "down"] = setting(
@@ -211,7 +222,10 @@ class Provider(Section):
         "Lower is preferred among providers that run equally much.", apply="live", default=0, ge=-1_000, le=1_000
     )
     context_window_tokens: Window | None = setting(
-        "Context window; left out, the model's.", apply="live", unit="tokens", default=None
+        "Context window; left out, the model's. An Ollama is asked for it (num_ctx), unless its options name another.",
+        apply="live",
+        unit="tokens",
+        default=None,
     )
     total_context_tokens: Window | None = setting(
         "Tokens that all its contexts hold together: context window x long_context_capacity must fit in it.",

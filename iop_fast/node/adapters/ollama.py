@@ -75,20 +75,28 @@ class OllamaAdapter(HttpBackend):
 
 
 class OllamaRuns:
-    """Starts runs on a server for one provider."""
+    """Starts runs on a server for one provider.
 
-    __slots__ = ("_adapter", "_provider")
+    A model is loaded with one context window and loaded again for another, so that is no matter of single requests: it
+    is the option `num_ctx`, else the window that the configuration gives the model here, else Ollama's own default.
+    """
+
+    __slots__ = ("_adapter", "_by_model", "_provider")
 
     def __init__(self, adapter: OllamaAdapter, provider: ProviderPayload) -> None:
         self._adapter = adapter
         self._provider = provider
+        self._by_model = {
+            model: Defaults({"num_ctx": tokens, **adapter.defaults.options}, adapter.defaults.fields)
+            for model, tokens in provider.context_windows
+        }
 
     def start(self, task: RunTask, sink: RunSink) -> RunHandle:
         """Start a run; see RunAdapter."""
         adapter = self._adapter
         loop = adapter.backend.loop
         try:
-            call = call_for(task, adapter.defaults)
+            call = call_for(task, self._by_model.get(task.model, adapter.defaults))
         except TaskError as error:
             return RefusedRun(sink, refused_task(error), loop)
         run = OllamaRun(sink, self._reader(task, sink), task.model, self._provider.id, loop)

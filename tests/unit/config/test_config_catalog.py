@@ -19,8 +19,8 @@ nodes:
     token_hash_sha256: HASH
     runtime: {drain_limit_ms: 7, concurrency: 3}
     adapters:
-      - {name: z, type: seulgivibe_openai, endpoint: "http://z", api_key_env: KEY, options: {b: "2", a: "1"}}
-      - {name: y, type: ollama, endpoint_env: URL}
+      - {name: z, type: seulgivibe_openai, endpoint: "http://z", api_key_env: KEY}
+      - {name: y, type: ollama, endpoint_env: URL, options: {num_ctx: "8192", keep_alive: 1h}}
     providers:
       - {id: p1, adapter: z, models: [s1], capacity: 4, long_context_capacity: 1, priority: -3, health: down}
       - {id: p2, type: native, profile: echo, models: [s2, s3], capacity: 0, enabled: false, label: own}
@@ -75,7 +75,7 @@ def test_payload_has_adapters_by_name_and_providers_in_file_order() -> None:
     payload = compile_payload(accepted(SHARED).config, "n")
     assert (payload.runtime.drain_limit_ms, payload.runtime.concurrency) == (7, 3)
     assert [(one.name, one.type) for one in payload.adapters] == [("y", "ollama"), ("z", "openai_compat")]
-    assert payload.adapters[1].options == (("a", "1"), ("b", "2"))
+    assert payload.adapters[0].options == (("keep_alive", "1h"), ("num_ctx", "8192"))
     assert payload.adapters[1].api_key_env == "KEY"
     assert payload.adapters[0].endpoint == ""
     assert [one.id for one in payload.providers] == ["p1", "p2", "p3"]
@@ -92,13 +92,52 @@ def test_a_provider_has_an_adapter_or_settings() -> None:
 
 
 def test_equal_configurations_give_equal_payloads() -> None:
-    again = SHARED.replace('{b: "2", a: "1"}', "{a: '1', b: '2'}").replace("    providers:\n", "    providers: # x\n")
+    again = SHARED.replace('{num_ctx: "8192", keep_alive: 1h}', "{keep_alive: '1h', num_ctx: '8192'}").replace(
+        "    providers:\n", "    providers: # x\n"
+    )
     assert compile_payload(accepted(SHARED).config, "n") == compile_payload(accepted(again).config, "n")
 
 
 def test_what_does_not_concern_the_node_changes_no_payload() -> None:
     other = SHARED.replace("context_window_tokens: 9", "context_window_tokens: 10") + "provider_pool: {max_queue: 3}\n"
     assert compile_payload(accepted(SHARED).config, "n") == compile_payload(accepted(other).config, "n")
+
+
+def test_options_may_stand_on_the_provider() -> None:
+    text = provider("options: {keep_alive: '-1'}", base="type: ollama, endpoint: 'http://h'")
+    settings = compile_payload(accepted(text).config, "n").providers[0].settings
+    assert settings is not None
+    assert settings.options == (("keep_alive", "-1"),)
+
+
+WINDOWS = """\
+models:
+  - {id: a, providers: {p: s1}, context_window_tokens: 10}
+  - {id: b, providers: {p: s1, q: s1}, context_window_tokens: 30}
+  - {id: c, providers: {p: s2}, context_window_tokens: 20}
+  - {id: d, providers: {p: s3}}
+nodes:
+  - id: n
+    token_hash_sha256: HASH
+    providers:
+      - {id: p, type: ollama, endpoint: "http://h", models: [s3, s2, s1], capacity: 1}
+      - {id: q, type: vllm, endpoint: "http://h", models: [s1], capacity: 1, context_window_tokens: 5}
+""".replace("HASH", "a" * 64)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "windows"),
+    [
+        ("", "", (("s1", 30), ("s2", 20))),
+        ("s1], capacity: 1", "s1], capacity: 1, context_window_tokens: 7", (("s1", 7), ("s2", 7), ("s3", 7))),
+        (", context_window_tokens: 20", "", (("s1", 30),)),
+    ],
+)
+def test_an_ollama_is_told_its_context_windows(old: str, new: str, windows: tuple[tuple[str, int], ...]) -> None:
+    """B25: without num_ctx Ollama cuts prompts at its own default; the provider's own window counts before models'."""
+    first, second = compile_payload(accepted(WINDOWS.replace(old, new, 1)).config, "n").providers
+    assert first.context_windows == windows
+    assert second.context_windows == (), "others do not ask their backend"
 
 
 def test_an_unknown_node_has_no_payload() -> None:

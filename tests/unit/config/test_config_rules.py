@@ -98,12 +98,43 @@ class TestAdapters:
     @pytest.mark.parametrize("kind", [kind for kind in ADAPTER_OF_TYPE if kind not in ("cli", "native")])
     def test_servers_need_one_endpoint(self, kind: str) -> None:
         assert errors(provider("", base=f"type: {kind}, endpoint_env: URL")) == []
+        hint = "; an Ollama usually listens on http://127.0.0.1:11434" if kind == "ollama" else ""
         assert errors(provider("", base=f"type: {kind}")) == [
-            "nodes[n].providers[p]: expected one of endpoint and endpoint_env, got neither"
+            f"nodes[n].providers[p]: expected one of endpoint and endpoint_env, got neither{hint}"
         ]
         assert errors(provider("", base=f"type: {kind}, endpoint: 'http://h', endpoint_env: E")) == [
             "nodes[n].providers[p]: expected one of endpoint and endpoint_env, got both"
         ]
+
+    @pytest.mark.parametrize(
+        ("base", "message"),
+        [
+            (
+                "type: ollama, endpoint: 'http://h', options: {num_ctx: many}",
+                "options[num_ctx]: expected a whole number of at least 1, got 'many'",
+            ),
+            (
+                "type: ollama, endpoint: 'http://h', options: {num_cxt: '8'}",
+                "options[num_cxt]: the type ollama has no such option, expected keep_alive, main_gpu, num_batch, "
+                "num_ctx, num_gpu, num_keep, num_thread, shift, think, truncate, use_mmap",
+            ),
+            (
+                "type: vllm, endpoint: 'http://h', options: {num_ctx: '8'}",
+                "options[num_ctx]: the type openai_compat has no such option, expected none",
+            ),
+        ],
+    )
+    def test_options_are_those_of_the_type(self, base: str, message: str) -> None:
+        assert errors(provider("", base=base)) == [f"nodes[n].providers[p].{message}"]
+
+    def test_an_option_that_is_no_text_is_found_once(self) -> None:
+        assert errors(provider("", base="type: ollama, endpoint: 'http://h', options: {num_ctx: 8192}")) == [
+            "nodes[n].providers[p].options[num_ctx]: expected a text, got a number '8192'; put it in quotes"
+        ]
+
+    def test_options_beside_an_adapter_are_refused(self) -> None:
+        text = provider("adapter: a, options: {num_ctx: '8'}", base="")
+        assert any("options stands beside adapter, expected one of them" in one for one in errors(text))
 
     @pytest.mark.parametrize("kind", ["cli", "native"])
     def test_what_runs_on_the_node_needs_a_profile_and_no_url(self, kind: str) -> None:

@@ -42,6 +42,7 @@ providers = st.builds(
     capacity=uint32,
     long_context_capacity=uint32,
     priority=st.integers(-1000, 1000),
+    context_windows=st.lists(st.tuples(texts, uint64), max_size=3).map(tuple),
 )
 payloads = st.builds(
     NodePayload,

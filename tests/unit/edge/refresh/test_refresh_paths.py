@@ -43,12 +43,14 @@ BASE: dict[str, Any] = {
                 {"name": "a", "type": "vllm", "endpoint": "http://127.0.0.1:2"},
                 {"name": "b", "type": "vllm", "endpoint_env": "URL"},
                 {"name": "c", "type": "native", "profile": "echo"},
+                {"name": "o", "type": "ollama", "endpoint_env": "URL"},
             ],
             "providers": [
                 provider_of("p1", models=["served", "also"]),
                 {"id": "p2", "adapter": "a", "models": ["served"], "capacity": 2},
                 {"id": "p3", "type": "vllm", "endpoint_env": "URL", "models": ["served"], "capacity": 1},
                 {"id": "p4", "type": "native", "profile": "echo", "models": ["served"], "capacity": 1},
+                {"id": "p5", "type": "ollama", "endpoint_env": "URL", "models": ["served"], "capacity": 1},
             ],
         }
     ],
@@ -76,7 +78,8 @@ VALUES: dict[str, Any] = {
     "models.generation.defaults.frequency_penalty": 1.5,
     "nodes.token_hash_sha256": "c" * 64,
     "nodes.adapters.endpoint": "http://127.0.0.1:3",
-    "nodes.adapters.options": {"key": "value"},
+    "nodes.adapters.options": {"num_ctx": "8192"},
+    "nodes.providers.options": {"num_ctx": "8192"},
     "nodes.providers.endpoint": "http://127.0.0.1:3",
     "nodes.providers.models": ["served", "also", "new"],
     "nodes.providers.health": "down",
@@ -85,9 +88,11 @@ VALUES: dict[str, Any] = {
 PLACES: dict[str, tuple[str | int, ...]] = {
     "nodes.adapters.endpoint_env": ("nodes", 0, "adapters", 1, "endpoint_env"),
     "nodes.adapters.profile": ("nodes", 0, "adapters", 2, "profile"),
+    "nodes.adapters.options": ("nodes", 0, "adapters", 3, "options"),
     "nodes.providers.adapter": ("nodes", 0, "providers", 1, "adapter"),
     "nodes.providers.endpoint_env": ("nodes", 0, "providers", 2, "endpoint_env"),
     "nodes.providers.profile": ("nodes", 0, "providers", 3, "profile"),
+    "nodes.providers.options": ("nodes", 0, "providers", 4, "options"),
 }
 VALUES |= {"nodes.providers.adapter": "b", "nodes.adapters.profile": "slow", "nodes.providers.profile": "slow"}
 # This build refuses to serve them, and says so at once.
@@ -330,6 +335,7 @@ def test_another_name_is_another_entry(old: str, new: str, status: Status, paths
 
 
 def test_every_mapping_of_the_schema_is_in_the_table() -> None:
-    mappings = {at for at, field in keys_of(EdgeConfig) if is_map(unwrap(field.annotation))}
-    assert mappings == {("models", 0, "providers"), ("nodes", 0, "adapters", 0, "options")}
-    assert mappings <= {row.location for row in ROWS}
+    locations = [at for at, field in keys_of(EdgeConfig) if is_map(unwrap(field.annotation))]
+    mappings = {".".join(part for part in at if isinstance(part, str)) for at in locations}
+    assert mappings == {"models.providers", "nodes.adapters.options", "nodes.providers.options"}
+    assert mappings <= {row.name for row in ROWS}
