@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import IO
+from typing import IO, NamedTuple
 
 import orjson
 
@@ -25,6 +25,8 @@ ROOT = "iop_fast"
 LINE = orjson.OPT_APPEND_NEWLINE
 # The second that `stamp` rendered last: most stamps are of the same one.
 _second, _second_text = 0, b""
+# What `setup` was given last.
+_setup_level = "info"
 # Characters that may stand unquoted in a `key=value` line; everything else is quoted the way JSON does it, so that no
 # field can end a line or forge another field.
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@+-,[]*")
@@ -156,9 +158,50 @@ def setup(level: str = "info", stream: IO[str] | None = None) -> None:
     for old in list(root.handlers):
         root.removeHandler(old)
     root.addHandler(handler)
+    global _setup_level
+    _setup_level = level
     # Libraries speak up from warning on; ours from the level asked for.
     root.setLevel(logging.WARNING)
     logging.getLogger(ROOT).setLevel(level.upper())
+
+
+class LoggerLevel(NamedTuple):
+    """The level of a logger; `is_own` says that it was set for this one and is not that of one above."""
+
+    logger: str
+    level: str
+    is_own: bool
+
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def levels() -> list[LoggerLevel]:
+    """Return the level of every logger of this program, "" (all of them) first, by name."""
+    names = sorted(name for name in logging.root.manager.loggerDict if name.startswith(ROOT + "."))
+    return [level_of(name) for name in (ROOT, *names)]
+
+
+def level_of(name: str) -> LoggerLevel:
+    """Return the level of one logger, by its full name."""
+    logger = logging.getLogger(name)
+    effective = logging.getLevelName(logger.getEffectiveLevel()).lower()
+    return LoggerLevel(name[len(ROOT) + 1 :], effective, logger.level != logging.NOTSET)
+
+
+def set_level(logger: str, level: str) -> LoggerLevel:
+    """Set the level of a logger and of all below it; "" is all of them, `level` is one of LEVELS or "default".
+
+    "default" is that of the logger above, for all of them what `setup` was given. Raises KeyError for a logger that
+    this program does not have.
+    """
+    name = f"{ROOT}.{logger}" if logger else ROOT
+    if logger and not any(known == name or known.startswith(name + ".") for known in logging.root.manager.loggerDict):
+        raise KeyError(logger)
+    if level == "default":
+        level = "notset" if logger else _setup_level
+    logging.getLogger(name).setLevel(level.upper())
+    return level_of(name)
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:

@@ -16,6 +16,10 @@ class AdminError(Exception):
     """The admin listener cannot be reached or refused; the message is for people."""
 
 
+class Unreachable(AdminError):
+    """No Edge answers at the address."""
+
+
 class UnixConnection(http.client.HTTPConnection):
     """HTTP over a unix socket."""
 
@@ -34,7 +38,7 @@ def get_json(admin: str, path: str) -> Any:
     """GET a path of the admin listener at `admin` ("host:port" or "unix:/path"); raise AdminError."""
     status, body = exchange(admin, "GET", path, None, TIMEOUT_S)
     if status != http.client.OK:
-        raise AdminError(f"{admin}{path} answered {status}: {body[:500].decode(errors='replace')}")
+        raise AdminError(f"{admin}{path} answered {status}: {said(body)}")
     return read_json(admin, path, body)
 
 
@@ -59,11 +63,19 @@ def exchange(admin: str, method: str, path: str, body: bytes | None, timeout_s: 
         answer = connection.getresponse()
         return answer.status, answer.read()
     except http.client.HTTPException as error:  # its text may be whatever bytes came
-        raise AdminError(f"what answers at {admin} is no admin listener; name its address by --admin") from error
+        raise Unreachable(f"what answers at {admin} is no admin listener; name its address by --admin") from error
     except (OSError, UnicodeError) as error:
-        raise AdminError(f"no Edge answers at {admin}: {error}; name its admin address by --admin") from error
+        raise Unreachable(f"no Edge answers at {admin}: {error}; name its admin address by --admin") from error
     finally:
         connection.close()
+
+
+def said(body: bytes) -> str:
+    """What an error answer says, as far as it can be read."""
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, TypeError, KeyError):
+        return body[:500].decode(errors="replace")
 
 
 def read_json(admin: str, path: str, body: bytes) -> Any:

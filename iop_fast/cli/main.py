@@ -24,8 +24,18 @@ COMMANDS = {
         "refresh",
         "Apply the Edge's file to the running Edge, or show what that would do.",
     ),
+    "queue": ("iop_fast.cli.queue", "queue", "Show who waits, in order, and why."),
+    "runs": ("iop_fast.cli.runs", "runs", "Show what runs where, the oldest first."),
+    "explain": ("iop_fast.cli.explain", "explain", "Say what would become of a request for MODEL now."),
+    "top": ("iop_fast.cli.top", "top", "Watch providers, queue and rates."),
+    "logs": ("iop_fast.cli.log_levels", "logs", "Show and change what a running Edge logs."),
     "status": ("iop_fast.cli.status", "status", "Show what runs where and what waits."),
     "probe": ("iop_fast.cli.probe", "probe", "Ask a running Edge or Node whether it is ready."),
+    "completion": (
+        "iop_fast.cli.completion",
+        "completion",
+        "Print what makes SHELL complete the commands and options of iop.",
+    ),
     "token": ("iop_fast.cli.token", "token", "Make a token and the hash that the configuration takes."),
 }
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from iop_fast.cli.admin_client import DEFAULT_ADMIN, AdminError, post_json
+from iop_fast.cli.admin_client import DEFAULT_ADMIN, post_json
+from iop_fast.cli.admin_options import ask
 from iop_fast.errors import ConfigError
 
 EXIT_FAILED, EXIT_INVALID, EXIT_RESTART, EXIT_PUSH = 1, 2, 3, 4
@@ -36,19 +37,16 @@ def refresh(dry_run: bool, candidate: Path | None, admin: str | None, as_json: b
     The Edge is found by --admin, the variable IOP_ADMIN, admin.listen of the candidate, else 127.0.0.1:8082.
 
     Exit code 0: applied, or nothing to do, or (dry run) it can be applied. 2: the file is invalid. 3: it needs a
-    restart, nothing was applied. 4: applied, but some Node does not run it yet. 1: anything else.
+    restart, nothing was applied. 4: applied, but some Node does not run it yet. 5: no Edge answers. 1: anything else.
     """
     if candidate is not None and not dry_run:
         raise click.UsageError(
             "-c goes with --dry-run: an apply reads the Edge's own file, so write the candidate there"
         )
     asked: dict[str, str] = {"mode": "dry_run" if dry_run else "apply"}
-    try:
-        if candidate is not None:
-            asked["config"] = read_candidate(candidate)
-        report = post_json(admin or admin_of(candidate), "/refresh", asked, TIMEOUT_S)
-    except AdminError as error:
-        raise click.ClickException(str(error)) from None
+    if candidate is not None:
+        asked["config"] = read_candidate(candidate)
+    report = ask(post_json, admin or admin_of(candidate), "/refresh", asked, TIMEOUT_S)
     if not isinstance(report, dict) or "status" not in report:
         raise click.ClickException("the admin listener answered what is no report: is this an Edge?")
     if as_json:

@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from iop_fast.cli.admin_client import DEFAULT_ADMIN, AdminError, get_json
-from iop_fast.errors import ConfigError
-
-EXIT_REFUSED = 2
+from iop_fast.cli.admin_options import admin_options, fetch, print_json
+from iop_fast.cli.tables import table
 
 
 @click.command()
-@click.option("--admin", envvar="IOP_ADMIN", help="The admin listener: host:port or unix:/path  [env: IOP_ADMIN].")
-@click.option("-c", "--config", type=click.Path(path_type=Path), help="Take the address from this Edge file.")
-@click.option("--json", "as_json", is_flag=True, help="Print the snapshot as JSON, for machines.")
+@admin_options
 def status(admin: str | None, config: Path | None, as_json: bool) -> None:
     """Show what runs where and what waits.
 
     The Edge is found by --admin, the variable IOP_ADMIN, admin.listen of the file named by -c, else 127.0.0.1:8082.
-    Exit code 1 when no Edge answers.
+    Exit code 5 when no Edge answers.
     """
-    try:
-        snapshot = get_json(admin or admin_of(config), "/status")
-    except AdminError as error:
-        raise click.ClickException(str(error)) from None
+    snapshot = fetch(admin, config, "/status")
     if as_json:
-        json.dump(snapshot, sys.stdout, indent=2)
-        click.echo()
+        print_json(snapshot)
         return
     click.echo("\n".join(render(snapshot)))
-
-
-def admin_of(config: Path | None) -> str:
-    """The admin address that a file names, or the default one."""
-    if config is None:
-        return DEFAULT_ADMIN
-    from iop_fast.config.loader import load_edge
-
-    try:
-        return str(load_edge(config).config.admin.listen)
-    except ConfigError as error:
-        click.echo(str(error), err=True)
-        raise SystemExit(EXIT_REFUSED) from None
 
 
 def render(snapshot: dict[str, Any]) -> list[str]:
@@ -101,10 +77,3 @@ def provider_state(row: dict[str, Any]) -> str:
     if not health["healthy"]:
         return f"down: {health['reason'] or health['reported']}"
     return "up"
-
-
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell, two spaces apart."""
-    widths = [max(len(row[column]) for row in [titles, *rows]) for column in range(len(titles))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [titles, *rows])
-    return [line.rstrip() for line in lines]

@@ -42,6 +42,7 @@ from iop_fast.edge.front.listener import Front
 from iop_fast.edge.gate import Gate
 from iop_fast.edge.lines import open_books
 from iop_fast.edge.links import LinkLimits, Links
+from iop_fast.edge.log_levels_http import add_logs
 from iop_fast.edge.metric_rows import MetricSources, read
 from iop_fast.edge.openapi import document
 from iop_fast.edge.refresh import Refresher
@@ -221,6 +222,7 @@ class Edge:
         add_refresh(app, self.refresher)
         add_views(app, self.state, self.links)
         add_feed(app, self._feed)
+        add_logs(app)
         add_document(app, document(config.openai.listen))
         stack.push_async_callback(self.refresher.stop)
         self._admin = Site(app)

@@ -139,7 +139,7 @@ def test_other_answers_are_told_plainly(status: int, answer: bytes, said: str) -
 
 def test_without_an_edge_it_says_how_to_name_one() -> None:
     result = invoke("--admin", "127.0.0.1:1")
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert "name its admin address by --admin" in result.output
 
 

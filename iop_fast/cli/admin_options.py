@@ -1,0 +1,76 @@
+"""What the commands that ask a running Edge share: how they find it, and what they do when it does not answer.
+
+Exit codes of all commands (docs/cli.md has the table): 0 done; 1 something was found or went wrong; 2 the command line
+or a file is refused; 3 and 4 are `iop refresh`'s; 5 no Edge answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlencode
+
+import click
+
+from iop_fast.cli.admin_client import DEFAULT_ADMIN, AdminError, Unreachable, get_json
+from iop_fast.errors import ConfigError
+
+EXIT_FOUND, EXIT_REFUSED, EXIT_UNREACHABLE = 1, 2, 5
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class CannotReach(click.ClickException):
+    """No Edge answers."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
+def admin_options(command: Callable[P, T]) -> Callable[P, T]:
+    """Add --admin, -c and --json: the parameters `admin`, `config` and `as_json`."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, for machines."),
+        click.option("-c", "--config", type=click.Path(path_type=Path), help="Take the address from this Edge file."),
+        click.option(
+            "--admin", envvar="IOP_ADMIN", help="The admin listener: host:port or unix:/path  [env: IOP_ADMIN]."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def admin_of(config: Path | None) -> str:
+    """The admin address that a file names, or the default one."""
+    if config is None:
+        return DEFAULT_ADMIN
+    from iop_fast.config.loader import load_edge
+
+    try:
+        return str(load_edge(config).config.admin.listen)
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(EXIT_REFUSED) from None
+
+
+def ask(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function of `admin_client`; end the command with a plain line where it fails."""
+    try:
+        return call(*args, **kwargs)
+    except Unreachable as error:
+        raise CannotReach(str(error)) from None
+    except AdminError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def fetch(admin: str | None, config: Path | None, path: str, **query: object) -> Any:
+    """Get a page of the admin listener; what is None in `query` is left out."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return ask(get_json, admin or admin_of(config), f"{path}?{urlencode(given)}" if given else path)
+
+
+def print_json(answer: object) -> None:
+    """Print an answer for machines."""
+    click.echo(json.dumps(answer, indent=2))
