@@ -163,7 +163,8 @@ class NormalizedRun(Run):
     # Events.
 
     def _gather_said(self, of: TextOf | CallOf, text: str) -> None:
-        if of != self._said_of or not self._said:
+        # Of two types: named tuples are equal by their fields alone.
+        if type(of) is not type(self._said_of) or of != self._said_of or not self._said:
             self.flush()
             self._said_of = of
             self._table.flush_soon(self)
