@@ -280,6 +280,7 @@ cdef class BodyScan:
     cdef uint32_t _features
     cdef uint64_t _units
     cdef uint64_t _value_count
+    cdef uint64_t _input_value_count
     cdef int64_t _insert_at
     cdef bint _is_stream
     cdef int _model_key             # -1 without one
@@ -367,6 +368,11 @@ cdef class BodyScan:
     def value_count(self):
         self._check_finished()
         return self._value_count
+
+    @property
+    def input_value_count(self):
+        self._check_finished()
+        return self._input_value_count
 
     @property
     def top_level_keys(self):
@@ -510,8 +516,9 @@ cdef class BodyScan:
         cdef Frame *frame = &self._frames[self._depth - 1]
         if frame.role == TOP and not self._admit_top_value(<Name>frame.name, c, p):
             return NULL
+        self._value_count += 1
         if self._frames[0].name == NAME_MESSAGES or self._frames[0].name == NAME_TEXTS:
-            self._value_count += 1
+            self._input_value_count += 1
         if c == 34:
             return self._begin_string(frame, p)
         if c == 123 or c == 91:

@@ -69,8 +69,11 @@ class BodyScan:
         """Estimated input tokens: DESIGN of the estimate stands in the implementation's head."""
     @property
     def value_count(self) -> int:
-        """JSON values in the fields that hold the input (`messages`, `prompt`, `input`, `system`, `instructions`,
-        `suffix`, `query`, `documents`), each field's own value and everything inside of it: what reading them makes."""
+        """JSON values in the body, its own object not counted: what reading it makes."""
+    @property
+    def input_value_count(self) -> int:
+        """Those of them in the fields that hold the input: `messages`, `prompt`, `input`, `system`, `instructions`,
+        `suffix`, `query`, `documents`; the field's own value and everything inside of it."""
     @property
     def top_level_keys(self) -> Sequence[str]:
         """Names of the top-level keys in order, decoded. More than 256, or one over 256 bytes, is a ScanError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from iop_fast._core.multipart import FormScan
 from iop_fast._core.scan import BodyScan, ScanError
 from iop_fast.edge.body import Body, BodyTooLarge, BudgetExhausted
-from iop_fast.edge.needs import is_supported, missing_names
+from iop_fast.edge.needs import NORMALIZED, is_supported, missing_names
 from iop_fast.edge.normalized.limits import tunnel_needs
 from iop_fast.edge.outcomes import RequestRefused, Verdict
 from iop_fast.edge.routes import Surface
@@ -32,7 +32,7 @@ def find_model(runtime: Runtime, model: str | None) -> ModelEntry:
 def needs_of(entry: ModelEntry, surface: Surface, scan: BodyScan | FormScan, body: Body) -> int:
     """Return what a provider must be able to do for a request; raise RequestRefused when none of the model can."""
     needs = surface.bit | scan.features
-    if entry.has_normalized and isinstance(scan, BodyScan):
+    if entry.has_normalized and isinstance(scan, BodyScan) and surface.bit & NORMALIZED:
         needs |= tunnel_needs(scan, body, surface.path)
     if not is_supported(entry.abilities, needs):
         missing = ", ".join(missing_names(entry.abilities, needs))

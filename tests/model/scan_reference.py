@@ -486,6 +486,7 @@ class Result:
     features: int
     estimated_tokens: int
     value_count: int
+    input_value_count: int
     top_level_keys: list[str]
     insert_at: int
     spans: list[tuple[int, int]]
@@ -503,7 +504,8 @@ def scan(body: bytes, max_depth: int = 128) -> Result:
         stream=values.get("stream") == Scalar(True),
         features=meaning.features,
         estimated_tokens=-(-meaning.units // UNITS),
-        value_count=sum(count_values(value) for key, value in root.members if key in INPUTS),
+        value_count=sum(count_values(value) for _, value in root.members),
+        input_value_count=sum(count_values(value) for key, value in root.members if key in INPUTS),
         top_level_keys=[key.encode("utf-8", "surrogatepass").decode("utf-8", "replace") for key, _ in root.members],
         insert_at=body.index(b"{") + 1,
         spans=[root.spans[key] for key, _ in root.members],

@@ -140,6 +140,7 @@ def compiled_outcome(body: bytes, cuts: list[int], max_depth: int = 128) -> dict
         "features": machine.features,
         "estimated_tokens": machine.estimated_tokens,
         "value_count": machine.value_count,
+        "input_value_count": machine.input_value_count,
         "top_level_keys": keys,
         "insert_at": machine.insert_at,
         "spans": [machine.value_span(key) for key in keys if "\ufffd" not in key],

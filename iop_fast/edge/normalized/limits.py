@@ -3,23 +3,27 @@
 Each is a bit of `needs` (edge/needs.py) that only tunnels can, so a model with both kinds of providers serves such a
 request by a tunnel, and a model without one refuses it by name before it waits.
 
-Size is one of them. A normalized request is read into objects in one call that nothing can interrupt, so what is read
-so is bounded: READ_BYTES_MAX bytes and VALUES_MAX values. Media in base64 is not read but decoded piece by piece as it
-is sent on (`media`), and does not count.
+Size is one of them. A normalized request is read into objects in calls that nothing can interrupt, and a thread would
+hold the interpreter as long as the loop does. So what is read is bounded: READ_BYTES_MAX bytes, VALUES_MAX values, and
+INPUT_VALUES_MAX of them in the input, where each becomes something. Media in base64 is not read but decoded piece by
+piece as it is sent on (`media`), and does not count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from iop_fast._core.scan import BodyScan
+from iop_fast._core.scan import FEATURE_AUDIO, FEATURE_IMAGES, BodyScan
 from iop_fast.edge import needs
 from iop_fast.edge.body import Body
 from iop_fast.edge.normalized.media import find_media
 
-# Measured: 0.6 to 1.4 ms a MiB of text, 110 to 140 ns a value and 1.5 us a message, of at least three values.
-READ_BYTES_MAX = 4 * 1024 * 1024
-VALUES_MAX = 8192
+# Measured: 0.6 to 1.4 ms a MiB of text, 110 to 140 ns a value, and 1.7 us a message, which has three values at least.
+READ_BYTES_MAX = 3 * 1024 * 1024
+VALUES_MAX = 16384
+INPUT_VALUES_MAX = 6144
+
+MEDIA = FEATURE_IMAGES | FEATURE_AUDIO
 
 # Of a field's JSON text, this much is looked at.
 LOOK_BYTES = 64
@@ -74,22 +78,27 @@ LOOKS: Mapping[bytes, Mapping[str, Look]] = {
 
 def tunnel_needs(scan: BodyScan, body: Body, path: bytes) -> int:
     """Return the bits of what a request asks for that no normalized run carries."""
-    looks = LOOKS.get(path)
-    if looks is None:
-        return 0
-    found = 0
-    for name, (look, bit) in looks.items():
-        span = scan.value_span(name)
-        if span is not None and look(body.slice(span[0], min(span[1], span[0] + LOOK_BYTES))):
-            found |= bit
-    if scan.value_count > VALUES_MAX or is_bulky(body):
+    found = field_needs(scan, body, path)
+    if scan.value_count > VALUES_MAX or scan.input_value_count > INPUT_VALUES_MAX or is_bulky(scan, body):
         found |= needs.BULK
     return found
 
 
-def is_bulky(body: Body) -> bool:
+def field_needs(scan: BodyScan, body: Body, path: bytes) -> int:
+    """Return the bits of a request's fields."""
+    found = 0
+    for name, (look, bit) in LOOKS.get(path, {}).items():
+        span = scan.value_span(name)
+        if span is not None and look(body.slice(span[0], min(span[1], span[0] + LOOK_BYTES))):
+            found |= bit
+    return found
+
+
+def is_bulky(scan: BodyScan, body: Body) -> bool:
     """True for a body of which more has to be read than may be."""
     if body.size <= READ_BYTES_MAX:
         return False
+    if not scan.features & MEDIA:
+        return True
     media = sum(span.end - span.start for span in find_media(body, 0, body.size, READ_BYTES_MAX))
     return body.size - media > READ_BYTES_MAX

@@ -21,11 +21,11 @@ from iop_fast.edge.outcomes import RequestRefused, Verdict
 from iop_fast.errors import Failure
 
 # Shorter media is read with the rest of the body.
-LONG_BYTES = 64 * 1024
+LONG_BYTES = 2 * 1024
 # What may stand between the first quote and the base64.
 LEAD_BYTES_MAX = 512
 # Places that are looked at closely; a body of more is not worth the search.
-LOOKS_MAX = 1024
+LOOKS_MAX = 2048
 LEAD = re.compile(rb'"data(?::[^"\\,]*;base64,|"[ \t\r\n]*:[ \t\r\n]*")')
 
 

@@ -18,9 +18,17 @@ from iop_fast.config.schema import Generation
 from iop_fast.edge.body import Body
 from iop_fast.edge.edits import NO_PARAMETERS, PARAMETERS, clamp_edits, default_members
 from iop_fast.edge.needs import NAMES
-from iop_fast.edge.normalized.limits import CHAT, COMPLETIONS, EMBEDDINGS, READ_BYTES_MAX, VALUES_MAX, tunnel_needs
+from iop_fast.edge.normalized.limits import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    INPUT_VALUES_MAX,
+    MEDIA,
+    READ_BYTES_MAX,
+    field_needs,
+)
 from iop_fast.edge.normalized.media import LONG_BYTES, Span, find_media
-from iop_fast.edge.normalized.request import EMBEDDING_INPUTS_MAX, Marked, read_inputs, read_messages, refuse
+from iop_fast.edge.normalized.request import EMBEDDING_INPUTS_MAX, Marked, loaded, read_inputs, read_messages, refuse
 from iop_fast.edge.normalized.run_input import Message, RunInputPieces, input_segments
 from iop_fast.edge.normalized.translation import (
     ChatAnswer,
@@ -38,6 +46,9 @@ from iop_fast.errors import Failure
 from iop_fast.seams import RunOpening, TunnelRequest
 from iop_fast.wire.options import PIECE_BYTES
 from iop_fast.wire.runtime_pb2 import RunRequest
+
+# A field that the Edge answers itself is small.
+OWN_FIELD_BYTES_MAX = 4096
 
 
 class Form(NamedTuple):
@@ -81,8 +92,8 @@ def prepare_normalized(
     """Make a request ready for a provider of normalized runs."""
     path = request.surface.path
     form = FORMS[path]
-    missing = tunnel_needs(scan, body, path)  # what the configuration was changed to while the request waited
-    if missing:
+    missing = field_needs(scan, body, path)
+    if missing:  # the configuration gave the model its first provider of this kind while the request waited
         names = ", ".join(name for bit, name in NAMES.items() if bit & missing)
         raise RequestRefused(Verdict(Failure.UNSUPPORTED_BY_MODEL, f"this model does not support {names}"))
     entry = runtime.models[model]
@@ -112,11 +123,11 @@ def read_source(form: Form, body: Body, scan: BodyScan) -> tuple[list[Message], 
         refuse(form.source, "expected this field")
     start, end = span
     media: list[Span] = []
-    if form.kind == RunRequest.CHAT and end - start > LONG_BYTES:
+    if scan.features & MEDIA and end - start > LONG_BYTES:
         media = find_media(body, start, end, READ_BYTES_MAX)
     marked = Marked(body, start, end, media, form.source)
     if form.kind != RunRequest.CHAT:
-        count_max = EMBEDDING_INPUTS_MAX if form.kind == RunRequest.EMBEDDING else VALUES_MAX
+        count_max = EMBEDDING_INPUTS_MAX if form.kind == RunRequest.EMBEDDING else INPUT_VALUES_MAX
         return [], read_inputs(marked.value, form.source, count_max)
     messages = read_messages(marked, form.source)
     if not marked.is_used_up:
@@ -144,7 +155,9 @@ def parameters_of(
         text = lowered.get(name) or (b"null" if span is None else body.slice(*span))
         if text != b"null":
             members.append(orjson.dumps(name) + b":" + text)
-    return b"{" + b",".join(members) + b"}", tuple(lowered)
+    parameters = b"{" + b",".join(members) + b"}"
+    loaded(parameters, None)  # the Node will
+    return parameters, tuple(lowered)
 
 
 def translation_of(
@@ -173,9 +186,6 @@ def small_value(body: Body, scan: BodyScan, name: str) -> object:
     span = scan.value_span(name)
     if span is None:
         return None
-    if span[1] - span[0] > LONG_BYTES:
-        refuse(name, f"expected at most {LONG_BYTES} bytes")
-    try:
-        return orjson.loads(body.slice(*span))
-    except orjson.JSONDecodeError:
-        refuse(name, "expected Unicode")
+    if span[1] - span[0] > OWN_FIELD_BYTES_MAX:
+        refuse(name, f"expected at most {OWN_FIELD_BYTES_MAX} bytes")
+    return loaded(body.slice(*span), name)

@@ -17,7 +17,7 @@ from iop_fast.edge.normalized.run_input import AUDIO, IMAGE, TEXT, Message, Part
 from iop_fast.edge.outcomes import RequestRefused, Verdict
 from iop_fast.errors import Failure
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
+ROLES = {role: role.encode() for role in ("system", "developer", "user", "assistant", "tool")}
 EMBEDDING_INPUTS_MAX = 2048  # platform.openai.com, "Create embeddings"
 
 # Stands in the place of long media while the rest is read. No base64 begins so.
@@ -32,6 +32,15 @@ AUDIO_TYPES = {"mp3": "audio/mpeg"}
 def refuse(param: str, words: str) -> NoReturn:
     """Refuse a request for a field."""
     raise RequestRefused(Verdict(Failure.INVALID_REQUEST, f"{param}: {words}"), param)
+
+
+def loaded(text: bytes, param: str | None) -> Any:
+    """Parse what the scan took for JSON; refuse lone surrogates and numbers out of a double's range."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        words = f"expected Unicode, and numbers within a double's range: {error.msg}"
+        raise RequestRefused(Verdict(Failure.INVALID_REQUEST, words), param) from None
 
 
 def text_of(value: Any, param: str) -> bytes:
@@ -67,7 +76,7 @@ class Marked:
     """A part of a body read with its long media left out: `value` holds marks in their places."""
 
     def __init__(self, body: Body, start: int, end: int, media: Sequence[Span], param: str) -> None:
-        """Raises RequestRefused for text that is no Unicode, the one thing that the scan lets pass."""
+        """Raises RequestRefused as `loaded` does."""
         self._body = body
         self._left = dict(enumerate(media))
         pieces: list[bytes] = []
@@ -76,11 +85,7 @@ class Marked:
             pieces += (body.slice(at, span.start), b"\\u0000%d" % index)
             at = span.end
         pieces.append(body.slice(at, end))
-        try:
-            self.value: Any = orjson.loads(b"".join(pieces))
-        except orjson.JSONDecodeError as error:
-            words = f"{param}: expected JSON with numbers and Unicode in range: {error.msg}"
-            raise RequestRefused(Verdict(Failure.INVALID_REQUEST, words), param) from None
+        self.value: Any = loaded(b"".join(pieces), param)
 
     @property
     def is_used_up(self) -> bool:
@@ -107,24 +112,22 @@ def read_message(marked: Marked, value: Any, place: str) -> Message:
     """Read one message."""
     given = object_of(value, place)
     role, content = given.get("role"), given.get("content")
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         refuse(f"{place}.role", f"expected one of {', '.join(ROLES)}")
+    parts: Sequence[Part] = ()
+    if isinstance(content, str):
+        if len(given) == 2:  # fast path: most messages are a role and a text
+            return Message(ROLES[role], (Part(TEXT, content.encode()),))
+        parts = (Part(TEXT, content.encode()),)
+    elif isinstance(content, list):
+        parts = [read_part(marked, part, f"{place}.content[{index}]") for index, part in enumerate(content)]
+    elif content is not None or role != "assistant":
+        refuse(f"{place}.content", f"expected a string or an array of parts, got {kind_of(content)}")
     if given.get("function_call") is not None:
         refuse(f"{place}.function_call", "this model takes tool_calls only")
-    if isinstance(content, str):
-        parts: Sequence[Part] = (Part(TEXT, content.encode()),)
-    elif content is None and role == "assistant":
-        parts = ()
-    elif isinstance(content, list):
-        place_of = f"{place}.content"
-        parts = [read_part(marked, part, f"{place_of}[{index}]") for index, part in enumerate(content)]
-    else:
-        refuse(f"{place}.content", f"expected a string or an array of parts, got {kind_of(content)}")
-    if len(given) == 2:  # fast path: most messages are a role and a content
-        return Message(role.encode(), parts)
     calls = given.get("tool_calls")
     return Message(
-        role.encode(),
+        ROLES[role],
         parts,
         b"" if given.get("name") is None else text_of(given["name"], f"{place}.name"),
         b"" if given.get("tool_call_id") is None else text_of(given["tool_call_id"], f"{place}.tool_call_id"),

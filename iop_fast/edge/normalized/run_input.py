@@ -19,6 +19,8 @@ ROLE, PARTS, NAME, TOOL_CALL_ID, TOOL_CALLS = 1, 2, 3, 4, 5
 TEXT, IMAGE, AUDIO, MEDIA_TYPE = 1, 2, 3, 4
 
 Segment = bytes | Media
+# Bytes that are not copied together with what stands beside them.
+OWN_SEGMENT_BYTES = 64 * 1024
 
 
 class Part(NamedTuple):
@@ -51,9 +53,13 @@ def varint(number: int) -> bytes:
     return bytes(octets)
 
 
+# What stands before a short field, by number and size.
+SHORT = tuple(tuple(bytes((number << 3 | 2, size)) for size in range(128)) for number in range(6))
+
+
 def opened(number: int, size: int) -> bytes:
     """Encode what stands before the `size` bytes of a field."""
-    return bytes((number << 3 | 2,)) + varint(size)
+    return SHORT[number][size] if size < 128 else bytes((number << 3 | 2,)) + varint(size)
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -72,22 +78,31 @@ def size_of(segments: Iterable[Segment]) -> int:
 
 
 def part_segments(part: Part) -> list[Segment]:
-    """Encode a part as a field of its message."""
+    """Encode a part as a field of its message; a short one as one segment."""
     content, media_type = part.content, optional(MEDIA_TYPE, part.media_type)
     if isinstance(content, bytes):
-        return [field(PARTS, field(part.field, content) + media_type)]
-    head = opened(part.field, content.size)
-    size = len(head) + content.size + len(media_type)
-    return [opened(PARTS, size) + head, content, media_type]
+        size = len(content)
+        if size < OWN_SEGMENT_BYTES:
+            return [field(PARTS, field(part.field, content) + media_type)]
+    else:
+        size = content.size
+    head = opened(part.field, size)
+    return [opened(PARTS, len(head) + size + len(media_type)) + head, content, media_type]
 
 
 def message_segments(message: Message) -> list[Segment]:
     """Encode a message as a field of the input."""
-    segments: list[Segment] = [optional(ROLE, message.role)]
-    for part in message.parts:
+    role, parts, name, tool_call_id, tool_calls = message
+    if len(parts) == 1 and not (name or tool_call_id or tool_calls):
+        content = parts[0].content
+        if isinstance(content, bytes) and len(content) < OWN_SEGMENT_BYTES:  # fast path: most messages are one text
+            text = field(PARTS, field(parts[0].field, content) + optional(MEDIA_TYPE, parts[0].media_type))
+            return [field(MESSAGES, field(ROLE, role) + text)]
+    segments: list[Segment] = [field(ROLE, role)]
+    for part in parts:
         segments += part_segments(part)
-    rest = optional(NAME, message.name) + optional(TOOL_CALL_ID, message.tool_call_id)
-    segments.append(rest + optional(TOOL_CALLS, message.tool_calls))
+    if name or tool_call_id or tool_calls:
+        segments.append(optional(NAME, name) + optional(TOOL_CALL_ID, tool_call_id) + optional(TOOL_CALLS, tool_calls))
     return [opened(MESSAGES, size_of(segments)), *segments]
 
 
@@ -107,12 +122,12 @@ class RunInputPieces:
     __slots__ = ("_segments", "size")
 
     def __init__(self, segments: Iterable[Segment]) -> None:
-        # (offset, length, segment), adjacent bytes joined
+        # (offset, length, segment), small adjacent bytes joined
         self._segments: list[tuple[int, int, Segment]] = []
         self.size = 0
         literal: list[bytes] = []
         for segment in segments:
-            if isinstance(segment, bytes):
+            if isinstance(segment, bytes) and len(segment) < OWN_SEGMENT_BYTES:
                 literal.append(segment)
             else:
                 self._add(b"".join(literal))

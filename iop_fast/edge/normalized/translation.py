@@ -375,9 +375,9 @@ class EmbeddingAnswer(Translation):
 
 
 def numbers(values: bytes) -> bytes:
-    """Render little-endian float32 numbers as a JSON array, with the digits that tell a float32 apart. What JSON has no
-    number for (infinite, not a number) is null."""
+    """Render little-endian float32 numbers as a JSON array, exactly. What JSON has no number for (infinite, not a
+    number) is null."""
     floats = array("f", values)
     if byteorder == "big":
         floats.byteswap()
-    return orjson.dumps([float(f"{value:.9g}") for value in floats])
+    return orjson.dumps(floats.tolist())

@@ -413,7 +413,17 @@ def test_a_scan_that_is_over_takes_nothing_more() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["model", "model_span", "stream", "features", "estimated_tokens", "value_count", "top_level_keys", "insert_at"],
+    [
+        "model",
+        "model_span",
+        "stream",
+        "features",
+        "estimated_tokens",
+        "value_count",
+        "input_value_count",
+        "top_level_keys",
+        "insert_at",
+    ],
 )
 def test_nothing_is_read_out_before_the_end(name: str) -> None:
     machine = BodyScan()
@@ -469,9 +479,11 @@ def test_dropped_scans_give_their_memory_back() -> None:
     assert resident() - before < 4 << 20
 
 
-def test_the_values_of_the_input_are_counted() -> None:
+def test_values_are_counted_and_those_of_the_input_apart() -> None:
     messages = [{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "tool", "content": None}]
-    assert scanned({"messages": messages, "tools": [{"type": "function"}], "n": 1}).value_count == 10
-    assert scanned({"input": ["a", "b"], "metadata": [1, 2, 3]}).value_count == 3
-    assert scanned({"prompt": "a"}).value_count == 1
-    assert scanned({"model": "m"}).value_count == 0
+    machine = scanned({"messages": messages, "tools": [{"type": "function"}], "n": 1})
+    assert (machine.value_count, machine.input_value_count) == (14, 10)
+    machine = scanned({"input": ["a", "b"], "metadata": [1, 2, 3]})
+    assert (machine.value_count, machine.input_value_count) == (7, 3)
+    assert scanned({"model": "m", "prompt": "a"}).input_value_count == 1
+    assert scanned({}).value_count == 0

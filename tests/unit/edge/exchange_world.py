@@ -16,7 +16,7 @@ from iop_fast.edge.gate import Gate
 from iop_fast.edge.runtime import Runtime
 from iop_fast.edge.service import EdgeService
 from iop_fast.edge.state import EdgeState
-from iop_fast.seams import EdgeRun, End, Head, Receiver, RequestHead, TunnelRequest
+from iop_fast.seams import EdgeRun, End, Head, Receiver, RequestHead, RunOpening, RunSaid, TunnelRequest
 from iop_fast.wire.runtime_pb2 import RunEnd
 from tests.unit.edge.worlds import VirtualLoop
 
@@ -98,7 +98,7 @@ class FakeLink:
         self.sends_at_once = True  # the opening frame is put into a message as soon as it is queued
         self.runs: dict[int, EdgeRun] = {}
         self.sent: set[int] = set()
-        self.openings: dict[int, TunnelRequest] = {}
+        self.openings: dict[int, Any] = {}
         self.bodies: dict[int, bytearray] = {}
         self.complete: set[int] = set()
         self.grants: dict[int, list[int]] = {}
@@ -108,14 +108,14 @@ class FakeLink:
 
     # What an exchange calls.
 
-    def open(self, run_id: int, run: EdgeRun, request: TunnelRequest) -> None:
+    def open(self, run_id: int, run: EdgeRun, opening: TunnelRequest | RunOpening) -> None:
         assert self.is_up
         assert run_id not in self.openings, "a run id was used twice"
-        assert len(request.body) <= 65536
+        assert len(opening.body) <= 65536
         self.runs[run_id] = run
-        self.openings[run_id] = request
-        self.bodies[run_id] = bytearray(request.body)
-        if request.body_complete:
+        self.openings[run_id] = opening
+        self.bodies[run_id] = bytearray(opening.body)
+        if opening.body_complete:
             self.complete.add(run_id)
         if self.sends_at_once:
             self.world.loop.call_soon(self.say_sent, run_id)
@@ -189,6 +189,20 @@ class FakeLink:
         if status is not None:
             end = End(status, "detail for the log", None)
         run.on_answer(taken, head, list(data), end)
+        if end is not None:
+            self.runs.pop(run_id, None)
+
+    def say(
+        self, run_id: int, *said: RunSaid, taken: bool = False, byte_count: int = 0, end: End | None = None
+    ) -> None:
+        """Deliver one message's events of a normalized run, as the dispatch of a real session does."""
+        run = self.runs.get(run_id)
+        if run is None:
+            return
+        if said:
+            run.on_events(taken, list(said), byte_count or 10 * len(said), end)
+        else:
+            run.on_answer(taken, None, [], end)
         if end is not None:
             self.runs.pop(run_id, None)
 
