@@ -1,4 +1,4 @@
-# Verbs: up build debug test sim soak-core soak-refs exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov proto docs check clean. Each one installs what it needs into .venv.
+# Verbs: up build debug test sim soak-core soak-refs cli-torture exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov proto docs check clean. Each one installs what it needs into .venv.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -12,7 +12,7 @@ STEPS ?= 200000
 DEPTH ?= 6
 SECONDS ?= 300
 
-.PHONY: up build debug test sim soak-core soak-refs exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov proto docs check clean
+.PHONY: up build debug test sim soak-core soak-refs cli-torture exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov proto docs check clean
 
 # The interpreter and pip.
 $(VENV)/.made:
@@ -67,6 +67,11 @@ soak-core: $(VENV)/.built
 ## Ten million leases taken and given back, and the rest of the core's steps: memory and references stay.
 soak-refs: $(VENV)/.built
 	$(PY) -m tests.soak.refs
+
+## Programs with every bad habit through the cli adapter, ROUNDS times, from a seed (SEED= repeats it): nothing may be left.
+ROUNDS ?= 100
+cli-torture: $(VENV)/.built
+	$(PY) -m tests.soak.cli $(ROUNDS)
 
 ## The core's tests and its random steps under AddressSanitizer and UndefinedBehaviorSanitizer (CC=clang for the other).
 sanitize: $(VENV)/.dev

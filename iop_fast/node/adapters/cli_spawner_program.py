@@ -169,8 +169,8 @@ class Spawner:
 
     def signal(self, child: Child, number: int) -> None:
         """Send a signal to the whole group; a stopped one goes on, to die of it."""
-        if child.is_reaped:
-            return
+        if child.is_reaped and CAN_LOOK:
+            return  # nothing keeps its number any more; without a look it was reaped at its exit, and the group is left
         for one in (number, signal.SIGCONT):
             try:
                 os.killpg(child.pid, one)
@@ -410,6 +410,7 @@ class Prctl:
 def main(argv: list[str]) -> int:
     """Serve the socket FD until the Node is gone."""
     link = socket.socket(fileno=int(argv[1]))
+    link.set_inheritable(False)  # no program may hold it
     read, write = os.pipe()
     os.set_blocking(write, False)
     os.set_blocking(read, False)
