@@ -22,6 +22,8 @@ from tests.unit.edge.worlds import VirtualLoop
 
 Fields = list[tuple[bytes, bytes]]
 
+UNIX_TIME = 1_700_000_000
+
 OK = End(RunEnd.OK, "", None)
 JSON_HEAD = Head(200, b"OK", [(b"Content-Type", b"application/json")])
 SSE_HEAD = Head(200, b"OK", [(b"Content-Type", b"text/event-stream; charset=utf-8")])
@@ -311,7 +313,7 @@ class ExchangeWorld:
         runtime = runtime_of(self.providers, self.models, config, policies=policies)
         self.gate = Gate(runtime.plan(lambda key: True), self.loop.clock, self.loop, verify=True)
         self.links = FakeLinks()
-        self.edge = EdgeState(runtime, self.gate, self.links, self.loop.clock, Random(7))
+        self.edge = EdgeState(runtime, self.gate, self.links, self.loop.clock, Random(7), lambda: UNIX_TIME)
         self.service = EdgeService(self.edge)
         self._generation = 0
         if ready:
