@@ -31,6 +31,13 @@ BODY_BYTES_MAX = 40 * 1024 * 1024
 
 JSON_TYPE = "application/json"
 
+# What each check says where it fails; the first that does stands for all.
+UNREADY = {
+    "not_draining": "draining",
+    "listeners_bound": "listeners are not bound yet",
+    "node_was_ready": "no node has become ready yet",
+}
+
 
 class Readiness:
     """Whether a load balancer should send requests here, and if not, why."""
@@ -47,16 +54,19 @@ class Readiness:
         """Every listener is bound."""
         self._listening_at_ns = self._clock.now_ns()
 
+    def checks(self) -> dict[str, bool]:
+        """Return what being ready asks for, each with whether it is so."""
+        bound_at_ns = self._listening_at_ns
+        return {
+            "not_draining": not self._edge.is_draining,
+            "listeners_bound": bound_at_ns is not None,
+            "node_was_ready": self._links.was_ready
+            or (bound_at_ns is not None and self._clock.now_ns() - bound_at_ns >= NODE_GRACE_NS),
+        }
+
     def reasons(self) -> list[str]:
         """Return what stands against being ready; empty when nothing does."""
-        if self._edge.is_draining:
-            return ["draining"]
-        if self._listening_at_ns is None:
-            return ["listeners are not bound yet"]
-        waited_ns = self._clock.now_ns() - self._listening_at_ns
-        if not self._links.was_ready and waited_ns < NODE_GRACE_NS:
-            return ["no node has become ready yet"]
-        return []
+        return [UNREADY[name] for name, is_so in self.checks().items() if not is_so][:1]
 
 
 def observe_app(readiness: Readiness) -> web.Application:
@@ -91,7 +101,7 @@ def add_document(app: web.Application, document: object) -> None:
 
 
 def add_probes(app: web.Application, readiness: Readiness) -> None:
-    """Add /livez (the loop answers) and /readyz (send requests here)."""
+    """Add /livez (the loop answers) and /readyz (send requests here; `?verbose` names every check)."""
 
     async def get_livez(request: web.Request) -> web.Response:
         return json_answer({"live": True})
@@ -99,7 +109,10 @@ def add_probes(app: web.Application, readiness: Readiness) -> None:
     async def get_readyz(request: web.Request) -> web.Response:
         reasons = readiness.reasons()
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
-        return json_answer({"ready": not reasons, "reasons": reasons}, status)
+        answer: dict[str, object] = {"ready": not reasons, "reasons": reasons}
+        if "verbose" in request.query:
+            answer["checks"] = readiness.checks()
+        return json_answer(answer, status)
 
     app.router.add_get("/livez", get_livez)
     app.router.add_get("/readyz", get_readyz)

@@ -263,6 +263,8 @@ class Edge:
         log.info("edge_draining", runs=self.links.run_count, waiting=self.gate.waiting, limit_ms=limit_ms)
         deadline = self._loop.time() + limit_ms / 1000
         self.state.start_draining()
+        if self._link_server is not None:
+            self._link_server.health.set_serving(False)
         self.front.drain()
         self.front.close_idle()
         self.links.say_draining(config.edge.link.reconnect_after_ms, limit_ms)

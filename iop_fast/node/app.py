@@ -26,7 +26,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 
 import iop_fast
-from iop_fast import logs
+from iop_fast import logs, metrics
 from iop_fast._core.clock import MonotonicClock
 from iop_fast.config.loader import load_node
 from iop_fast.config.schema import NodeConfig
@@ -34,6 +34,7 @@ from iop_fast.config.schema.fields import parse_address
 from iop_fast.errors import ConfigError
 from iop_fast.node.adapters import Surroundings
 from iop_fast.node.dial import Backoff, Dialer, OpenStream
+from iop_fast.node.metric_rows import read
 from iop_fast.node.observe import start_observe
 from iop_fast.node.registry import Router
 from iop_fast.node.relay import Relay
@@ -42,6 +43,7 @@ from iop_fast.notify import ServiceManager
 from iop_fast.seams import MessageStream
 from iop_fast.wire import streams
 from iop_fast.wire.credentials import channel_credentials
+from iop_fast.wire.traffic import Traffic
 
 log = logs.get(__name__)
 
@@ -108,6 +110,9 @@ class Node:
         )
         backoff = Backoff(seeded, limits.reconnect_ms_min, limits.reconnect_ms_max)
         self.dialer = Dialer(stream_opener(config), self._make_session, backoff, loop)
+        self.traffic = Traffic()
+        self._lag = metrics.LoopLag(loop)
+        self._exposition = metrics.Exposition("node", self._lag, partial(read, self))
         self._stack = AsyncExitStack()
         self.observe_port = 0
 
@@ -115,6 +120,11 @@ class Node:
     def is_ready(self) -> bool:
         """True while the Edge may send runs."""
         return self.dialer.is_ready
+
+    def checks(self) -> dict[str, bool]:
+        """What readiness asks for, each with whether it is so."""
+        session = self.dialer.session
+        return {"session": session is not None, "session_ready": self.is_ready}
 
     def status_line(self) -> str:
         """Return one line for the service manager."""
@@ -128,9 +138,12 @@ class Node:
         config = self._config
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.router.close)
+            self._lag.start()
+            stack.callback(self._lag.stop)
             if config.observe is not None:
                 try:
-                    stop, self.observe_port = await start_observe(*parse_address(config.observe.listen), self)
+                    host, port = parse_address(config.observe.listen)
+                    stop, self.observe_port = await start_observe(host, port, self, self._exposition)
                 except OSError as error:
                     raise StartError(f"observe.listen: {error.strerror or error}") from None
                 stack.push_async_callback(stop)
@@ -164,7 +177,9 @@ class Node:
         log.info("node_stopped", node=self._config.id)
 
     def _make_session(self, stream: MessageStream, earlier: Sequence[Relay]) -> Session:
-        return Session(stream, self._identity, self.router, self._clock, self._loop, self._limits, earlier)
+        return Session(
+            stream, self._identity, self.router, self._clock, self._loop, self._limits, earlier, self.traffic
+        )
 
 
 def stream_opener(config: NodeConfig) -> OpenStream:

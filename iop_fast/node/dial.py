@@ -68,6 +68,7 @@ class Dialer:
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
         self._said = ""
+        self.sessions_begun = 0
         self.session: Session | None = None
         """The session of now, None between sessions."""
         self.relays: Sequence[Relay] = ()
@@ -128,6 +129,7 @@ class Dialer:
     async def _serve(self, stream: MessageStream) -> SessionEnd:
         """Run one session on a stream."""
         ending = tuple(relay for relay in self.relays if relay.runs)
+        self.sessions_begun += 1
         self.session = self._make_session(stream, ending)
         self.relays = (*ending, self.session.relay)
         try:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+import orjson
 from aiohttp import web
 
-from iop_fast.wire import runtime_pb2 as pb
+from iop_fast.metrics import Exposition, add_metrics
 
 if TYPE_CHECKING:
     from iop_fast.node.app import Node
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-STATES = ("up", "loading", "unreachable", "broken")
 
-
-async def start_observe(host: str, port: int, node: Node) -> tuple[Callable[[], Awaitable[None]], int]:
+async def start_observe(
+    host: str, port: int, node: Node, exposition: Exposition
+) -> tuple[Callable[[], Awaitable[None]], int]:
     """Listen; return what stops it and the port. Raises OSError when the address cannot be had."""
     app = web.Application(client_max_size=1024)
 
@@ -25,17 +25,18 @@ async def start_observe(host: str, port: int, node: Node) -> tuple[Callable[[], 
         return web.Response(text="live\n")
 
     async def get_readyz(request: web.Request) -> web.Response:
-        if node.is_ready:
-            return web.Response(text="ready\n")
-        return web.Response(status=503, text="not ready: no session with the Edge takes requests\n")
-
-    async def get_metrics(request: web.Request) -> web.Response:
-        body = "".join(f"{line}\n" for line in metric_lines(node)).encode()
-        return web.Response(body=body, headers={"content-type": METRICS_TYPE})
+        checks = node.checks()
+        is_ready = all(checks.values())
+        status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        if "verbose" in request.query:
+            body = orjson.dumps({"ready": is_ready, "checks": checks}, option=orjson.OPT_APPEND_NEWLINE)
+            return web.Response(status=status, body=body, content_type="application/json")
+        text = "ready\n" if is_ready else "not ready: no session with the Edge takes requests\n"
+        return web.Response(status=status, text=text)
 
     app.router.add_get("/livez", get_livez)
     app.router.add_get("/readyz", get_readyz)
-    app.router.add_get("/metrics", get_metrics)
+    add_metrics(app, exposition)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -45,25 +46,3 @@ async def start_observe(host: str, port: int, node: Node) -> tuple[Callable[[], 
         await runner.cleanup()
         raise
     return runner.cleanup, int(runner.addresses[0][1])
-
-
-def metric_lines(node: Node) -> Iterator[str]:
-    """Yield the lines of the Prometheus text format. Label values are ids of the configuration."""
-    yield "# HELP iop_node_ready Whether a session with the Edge takes requests."
-    yield "# TYPE iop_node_ready gauge"
-    yield f"iop_node_ready {int(node.is_ready)}"
-    yield "# HELP iop_node_runs Requests that run on this Node."
-    yield "# TYPE iop_node_runs gauge"
-    yield f"iop_node_runs {sum(len(relay.runs) for relay in node.dialer.relays)}"
-    yield "# HELP iop_node_tasks Tasks of the event loop; flat when the load is."
-    yield "# TYPE iop_node_tasks gauge"
-    yield f"iop_node_tasks {len(asyncio.all_tasks())}"
-    yield "# HELP iop_node_retired_registries Replaced sets of adapters whose requests go on."
-    yield "# TYPE iop_node_retired_registries gauge"
-    yield f"iop_node_retired_registries {node.router.retired_count}"
-    yield "# HELP iop_node_provider_state The state of each provider: 1 for the one it is in."
-    yield "# TYPE iop_node_provider_state gauge"
-    for state in node.router.current.states():
-        name = pb.ProviderState.State.Name(state.state).lower()
-        for each in STATES:
-            yield f'iop_node_provider_state{{provider="{state.provider_id}",state="{each}"}} {int(each == name)}'

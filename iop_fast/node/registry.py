@@ -147,6 +147,8 @@ class Router:
 
     def __init__(self, surroundings: Surroundings, makers: Mapping[str, Maker] = MAKERS) -> None:
         self.current = NOTHING
+        self.ended: dict[tuple[str, int], int] = {}
+        """Runs that have ended, by provider and by the status of their end; of providers that are served alone."""
         self.on_states: Callable[[list[pb.ProviderState]], None] = ignore
         self._surroundings = surroundings
         self._makers = makers
@@ -163,6 +165,11 @@ class Router:
     def route(self, provider_id: str) -> Provider | None:
         """Return the provider that a new run goes to."""
         return self.current.providers.get(provider_id)
+
+    def count_end(self, provider_id: str, status: int) -> None:
+        """Count a run that has ended."""
+        key = (provider_id, status)
+        self.ended[key] = self.ended.get(key, 0) + 1
 
     async def apply(self, payload: NodePayload) -> bool:
         """Make a payload the current one; False when it already is. Raises RegistryError, which changes nothing."""
@@ -235,6 +242,7 @@ class Router:
 
     def _swap(self, registry: Registry, made: Iterable[Backend]) -> None:
         old, self.current = self.current, registry  # commitment point
+        self.ended = {key: count for key, count in self.ended.items() if key[0] in registry.providers}
         for backend in made:
             backend.health.on_change = partial(self._on_health, backend)
         dropped = [backend for key, backend in old.backends.items() if key not in registry.backends]

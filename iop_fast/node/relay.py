@@ -187,6 +187,7 @@ class Relay:
     def forget(self, run: Run) -> None:
         """Take out a run that has ended (called by it)."""
         del self.runs[run.run_id]
+        self._router.count_end(run.provider_id, run.end_status)
         if not self.runs and self._on_idle:
             waiting, self._on_idle = self._on_idle, []
             for on_idle in waiting:

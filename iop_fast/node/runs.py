@@ -120,6 +120,17 @@ class Run(ABC):
         """Where the run stands."""
         return self._state
 
+    @property
+    def provider_id(self) -> str:
+        """The provider that it runs on."""
+        return self._provider.payload.id
+
+    @property
+    def end_status(self) -> int:
+        """The status of its end, once it has one."""
+        assert self._end is not None, f"{self!r} has no end yet"
+        return self._end.status
+
     def _move(self, event: RunEvent) -> None:
         """Change the state as the table says; a move that it does not have is a bug of ours."""
         try:

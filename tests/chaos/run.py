@@ -272,7 +272,7 @@ class Chaos:
         for node_id, port in self.observe_ports.items():
             async with self.fleet.client.get(f"http://127.0.0.1:{port}/metrics") as answer:
                 lines = (await answer.text()).splitlines()
-            tasks = next(int(line.split()[1]) for line in lines if line.startswith("iop_node_tasks "))
+            tasks = next(int(float(line.split()[1])) for line in lines if line.startswith("iop_node_tasks "))
             held[node_id] = (self.fleet.nodes[node_id].open_files, tasks)
         return held
 

@@ -394,7 +394,7 @@ def test_a_thousand_aborted_streams_leave_nothing(tmp_path: Path) -> None:
                 """Files and tasks of the Edge and of the Node."""
                 async with f.client.get(f"http://127.0.0.1:{observe_port}/metrics") as answer:
                     lines = (await answer.text()).splitlines()
-                node_tasks = next(int(line.split()[1]) for line in lines if line.startswith("iop_node_tasks "))
+                node_tasks = next(int(float(line.split()[1])) for line in lines if line.startswith("iop_node_tasks "))
                 return edge.open_files, (await f.status())["tasks"], node.open_files, node_tasks
 
             await batch(f, 100)

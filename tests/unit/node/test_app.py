@@ -123,5 +123,5 @@ def test_probes_and_metrics_are_served_while_the_edge_is_away() -> None:
     assert got["livez"] == (200, "live\n")
     assert got["readyz"][0] == 503
     assert got["status"][0] == 404
-    assert "iop_node_ready 0\n" in got["metrics"][1]
+    assert "iop_node_ready 0.0\n" in got["metrics"][1]
     assert "abc" not in got["metrics"][1]
