@@ -45,7 +45,7 @@ NODE = """\
 id: n1
 edge: {address: "127.0.0.1:8081"}
 token_file: /run/credentials/iop-node.service/node.token
-native_models: [{id: echo, engine: echo, chunk_ms: 20}]
+native_models: [{id: echo, adapter: echo, options: {chunk_ms: 20}}]
 """
 # Shorter times than the units', so that a hang and a slow drain are seen within seconds.
 DROP_IN = """\
