@@ -26,6 +26,7 @@ from iop_fast.config.schema.fields import (
     mark,
     unwrap,
 )
+from iop_fast.config.schema.native import BUILT_IN_OPTIONS, NativeModel
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "configs" / "REFERENCE.md"
@@ -77,7 +78,8 @@ def kind_of(field: FieldInfo, schema: dict[str, Any]) -> str:
         inner = child(annotation, 0)[1]
         return "list of mappings" if is_section(inner) else "list of texts"
     if is_map(annotation):
-        return "mapping of names to texts"
+        inner = schema.get("additionalProperties", {}).get("type")
+        return "mapping of names to values" if isinstance(inner, list) else "mapping of names to texts"
     for rule in [*field.metadata, *rules_in(field.annotation)]:
         if isinstance(rule, AfterValidator) and rule.func in SYNTAX:
             return SYNTAX[rule.func]
@@ -153,7 +155,17 @@ def reference(title: str, model: type[Section]) -> str:
         for key, field in section.model_fields.items():
             if not is_section(unwrap(field.annotation)):
                 text += "\n" + card(path, key, field, properties[key])
+        if section is NativeModel:
+            text += "".join(native_options(f"{path}.options", name) for name in BUILT_IN_OPTIONS)
     return text
+
+
+def native_options(path: str, adapter: str) -> str:
+    """The cards of the options of an adapter that is part of this build."""
+    options = BUILT_IN_OPTIONS[adapter]
+    properties = options.model_json_schema()["properties"]
+    text = f"\n### `{path}` of `{adapter}`\n\n{options.__doc__}\n"
+    return text + "".join("\n" + card(path, key, field, properties[key]) for key, field in options.model_fields.items())
 
 
 def render() -> str:

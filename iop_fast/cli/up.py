@@ -50,7 +50,7 @@ id: {node_id}
 edge: {{address: "{link}", insecure: true}} # on this machine
 token_env: IOP_NODE_TOKEN
 native_models:
-  - {{id: echo, engine: echo, chunk_ms: 20}}
+  - {{id: echo, adapter: echo, options: {{chunk_ms: 20}}}}
 """
 
 READY_TEXT = """\

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
@@ -20,11 +20,11 @@ from iop_fast.config.kinds import Kind, guess_kind
 from iop_fast.config.legacy import promote
 from iop_fast.config.node_rules import check_node
 from iop_fast.config.rules import check_edge
-from iop_fast.config.scalars import read_plain
 from iop_fast.config.schema import EdgeConfig, NodeConfig
 from iop_fast.config.schema.fields import Section
-from iop_fast.config.tree import FILE_BYTES_MAX, ListNode, MapNode, Node, Remark, read_tree
+from iop_fast.config.tree import FILE_BYTES_MAX, MapNode, Remark, read_tree
 from iop_fast.config.verdict import remarks_of, to_findings
+from iop_fast.config.view import to_plain
 from iop_fast.errors import ConfigError, Finding
 
 C = TypeVar("C", bound=Section)
@@ -111,15 +111,6 @@ def _load(source: Source, model: type[C], rules: Rules, finish: Callable[[C, Map
     if finish is not None:
         config = finish(config, root)
     return Loaded(config, source.sha256, tuple(findings), name)
-
-
-def to_plain(node: Node) -> Any:
-    """Turn a tree into Python values, each plain value read by `scalars`."""
-    if isinstance(node, MapNode):
-        return {key: to_plain(entry.value) for key, entry in node.entries.items()}
-    if isinstance(node, ListNode):
-        return tuple(to_plain(item) for item in node.items)
-    return read_plain(node.text) if node.is_plain else node.text
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:

@@ -7,6 +7,7 @@ has reported. So a rule states what it is about and nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from iop_fast.config.scalars import read_plain
 from iop_fast.config.tree import Known, ListNode, Location, MapNode, Node, Remark, Scalar
@@ -32,6 +33,15 @@ def truth(node: Node | None, default: bool) -> bool:
     """Return a truth value, the default for anything else."""
     value = read_plain(node.text) if isinstance(node, Scalar) and node.is_plain else None
     return value if isinstance(value, bool) else default
+
+
+def to_plain(node: Node) -> Any:
+    """Turn a tree into Python values, each plain value read by `scalars`."""
+    if isinstance(node, MapNode):
+        return {key: to_plain(entry.value) for key, entry in node.entries.items()}
+    if isinstance(node, ListNode):
+        return tuple(to_plain(item) for item in node.items)
+    return read_plain(node.text) if node.is_plain else node.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,10 +74,10 @@ CAN_OF_ADAPTER = {
     "openai_compat": EVERYTHING,
     "ollama": NORMALIZED & ~scan.FEATURE_AUDIO,
     "cli": SURFACE_CHAT | SURFACE_COMPLETIONS,
-    "native": SURFACE_CHAT | SURFACE_COMPLETIONS,
+    "native": NORMALIZED & ~scan.FEATURE_AUDIO & ~scan.FEATURE_IMAGES,
 }
 # The types that take normalized runs and no tunnels.
-NORMALIZED_TYPES = frozenset({"ollama", "cli"})
+NORMALIZED_TYPES = frozenset({"ollama", "cli", "native"})
 
 
 def can_of(adapter_type: str) -> int:

@@ -69,7 +69,7 @@ class Reconnect:
             {"id": "m", "providers": {f"p-{name}": "served" for name in names}},
         ]
         async with fleet(folder, nodes, models=models) as f:
-            await f.start_node("n0", native_models=[{"id": "echo", "engine": "echo", "chunk_ms": 0}])
+            await f.start_node("n0", native_models=[{"id": "echo", "adapter": "echo"}])
             url = f"http://127.0.0.1:{f.http_port}{CHAT}"
             client = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tests.chaos.reconnect", "--client", url),

@@ -18,9 +18,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Self
 
-from iop_fast._hot.frames import encode_frame, encode_request_body, encode_tunnel_request, encode_window
+from iop_fast._hot.frames import (
+    encode_frame,
+    encode_request_body,
+    encode_run_request,
+    encode_tunnel_request,
+    encode_window,
+)
 from iop_fast.config.payload import NodePayload
-from iop_fast.seams import MessageStream, TunnelRequest
+from iop_fast.seams import MessageStream, RunOpening, TunnelRequest
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire import streams
 from iop_fast.wire.payload import encode_payload, refresh_entries, registration_entries
@@ -37,13 +43,14 @@ class FakeEdgeRun:
         self.kinds: list[str] = []
         self.head: pb.ResponseHead | None = None
         self.body = bytearray()
+        self.events: list[pb.RunEvent] = []
         self.end: pb.RunEnd | None = None
         self.window = 0  # what the Node granted of the request's body
         self.holds_window = False
 
     def take(self, frame: pb.Frame) -> None:
         kind = frame.WhichOneof("body") or ""
-        if kind != "data" or self.kinds[-1:] != ["data"]:
+        if kind not in ("data", "run_event") or self.kinds[-1:] != [kind]:
             self.kinds.append(kind)
         if kind == "head":
             self.head = frame.head
@@ -51,6 +58,11 @@ class FakeEdgeRun:
             self.body += frame.data
             if not self.holds_window:
                 self.link.send(encode_window(self.run_id, len(frame.data)))
+        elif kind == "run_event":
+            self.events.append(frame.run_event)
+            if not self.holds_window:
+                entry = encode_frame(frame.SerializeToString())
+                self.link.send(encode_window(self.run_id, len(entry)))
         elif kind == "window":
             self.window += frame.window.bytes
         elif kind == "end":
@@ -108,6 +120,12 @@ class FakeLink:
     def open(self, request: TunnelRequest) -> FakeEdgeRun:
         run = self.runs[self._next_run] = FakeEdgeRun(self, self._next_run)
         self.send(encode_tunnel_request(self._next_run, request))
+        self._next_run += 1
+        return run
+
+    def open_run(self, opening: RunOpening) -> FakeEdgeRun:
+        run = self.runs[self._next_run] = FakeEdgeRun(self, self._next_run)
+        self.send(encode_run_request(self._next_run, opening))
         self._next_run += 1
         return run
 

@@ -11,7 +11,7 @@ from typing import Any
 import uvloop
 
 from iop_fast.config.payload import AdapterSettings, ProviderPayload, TimeoutSettings
-from iop_fast.config.schema.node import NativeModel, NodeLimits
+from iop_fast.config.schema import NativeModel, NodeLimits
 from iop_fast.node.adapters import Surroundings
 from iop_fast.seams import End, Head, TunnelRequest, UpstreamRun
 

@@ -19,6 +19,7 @@ import pytest
 from iop_fast.config.loader import load_node_text
 from iop_fast.config.payload import NodePayload, ProviderPayload, RuntimeSettings
 from iop_fast.node.app import Node
+from iop_fast.seams import RunOpening
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.options import RUN_WINDOW_BYTES
 from tests.fakes.fake_edge import FakeEdge, FakeLink
@@ -43,6 +44,14 @@ def payload(*providers: ProviderPayload, drain_limit_ms: int = 0) -> NodePayload
 def echo_provider(**changes: Any) -> ProviderPayload:
     settings = adapter_settings("", type="native", profile="echo")
     return provider_payload("echo", settings=settings, adapter_type="native", **changes)
+
+
+def chat_opening(text: str, first_bytes: int | None = None) -> tuple[RunOpening, bytes]:
+    """The opening of a chat with the echo model, and what is left of its input behind the first piece."""
+    asked = pb.RunMessage(role="user", parts=[pb.RunPart(text=text)])
+    data = pb.RunInput(messages=[asked]).SerializeToString()
+    first, rest = (data, b"") if first_bytes is None else (data[:first_bytes], data[first_bytes:])
+    return RunOpening("echo", "m", pb.RunRequest.CHAT, True, first, not rest, len(data)), rest
 
 
 @asynccontextmanager
@@ -203,7 +212,9 @@ async def test_nothing_is_left_of_runs_that_came_and_went() -> None:
         for _ in range(4):
             runs = []
             for _ in range(40):
-                runs.append(link.open(tunnel(body, provider_id=chance.choice(("p1", "p1", "echo", "none")))))
+                provider = chance.choice(("p1", "p1", "echo", "none"))
+                asked = tunnel(body, provider_id=provider)
+                runs.append(link.open_run(chat_opening("a b c")[0]) if provider == "echo" else link.open(asked))
                 await asyncio.sleep(chance.choice((0, 0, 0.001, 0.004)))
                 if chance.random() < 0.5:
                     chance.choice(runs).cancel()
@@ -233,7 +244,8 @@ async def test_finished_runs_hold_no_cycles() -> None:
         async def round_of_runs() -> None:
             for path in (b"/v1/answers", b"/v1/drops"):
                 await link.open(tunnel(path=path)).ended()
-            await link.open(tunnel(provider_id="echo")).ended()
+            end = await link.open_run(chat_opening("a b c")[0]).ended()
+            assert end.status == RunEnd.OK
 
         await round_of_runs()
         gc.collect()
@@ -312,14 +324,18 @@ async def test_a_provider_that_stalls_delays_nobody_else() -> None:
 
 
 @on_uvloop
-async def test_the_echo_model_answers_through_the_same_tunnel() -> None:
+async def test_a_native_model_answers_by_events() -> None:
     async with FakeEdge() as edge, node_of(edge):
         link = await ready(edge, payload(echo_provider()))
-        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello there"}]}).encode()
-        run = link.open(tunnel(body, provider_id="echo"))
+        opening, rest = chat_opening("hello there " * 10_000, first_bytes=50_000)
+        run = link.open_run(opening)
+        run.feed(rest, True)
         end = await run.ended()
-        assert json.loads(bytes(run.body))["choices"][0]["message"]["content"] == "hello there"
-        assert end.usage == pb.Usage(prompt_tokens=2, completion_tokens=2)
+        assert run.kinds == ["taken", "run_event", "end"]
+        assert "".join(event.text for event in run.events) == "hello there " * 10_000
+        assert run.events[-1].finish_reason == "stop"
+        assert len(run.events) < 20_000, "what is said in one turn of the loop is not one event"
+        assert end.usage == pb.Usage(prompt_tokens=20_000, completion_tokens=20_000)
 
 
 # As a process.

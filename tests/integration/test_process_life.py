@@ -383,7 +383,7 @@ def test_a_thousand_aborted_streams_leave_nothing(tmp_path: Path) -> None:
         models = [{"id": "m", "providers": {"echo-1": "served"}}]
         pool = {"max_queue": 1000, "queue_timeout_ms": 0}
         async with fleet(tmp_path, nodes, models=models, provider_pool=pool) as f:
-            echo_model = [{"id": "echo", "engine": "echo", "chunk_ms": 1}]
+            echo_model = [{"id": "echo", "adapter": "echo", "options": {"chunk_ms": 1}}]
             (observe_port,) = free_ports(1)
             observe = {"listen": f"127.0.0.1:{observe_port}"}
             node = await f.start_node("n1", native_models=echo_model, observe=observe)

@@ -132,7 +132,8 @@ def test_a_fleet_of_ones_own_runs_on_free_ports_and_without_tls_of_its_link(tmp_
         assert found[1].startswith("https://127.0.0.1:" if has_tls else "http://127.0.0.1:")
         trust = ssl.create_default_context(cafile=str(cert))
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
-        with urllib.request.urlopen(f"{found[1]}/chat/completions", body, READY_LIMIT_S, context=trust) as answer:
+        asked = urllib.request.Request(f"{found[1]}/chat/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(asked, timeout=READY_LIMIT_S, context=trust) as answer:
             assert json.load(answer)["choices"][0]["message"]["content"] == "hello"
 
 

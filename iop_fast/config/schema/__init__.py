@@ -16,7 +16,8 @@ from iop_fast.config.schema.fleet import (
     Timeouts,
 )
 from iop_fast.config.schema.front import HttpLimits, OpenAi, PrincipalToken, ProviderAuth
-from iop_fast.config.schema.node import NativeModel, NodeConfig, NodeEdge, NodeLimits
+from iop_fast.config.schema.native import EchoOptions, LlamaCppOptions, NativeModel
+from iop_fast.config.schema.node import NodeConfig, NodeEdge, NodeLimits
 
 __all__ = [
     "ADAPTER_OF_TYPE",
@@ -25,12 +26,14 @@ __all__ = [
     "Admin",
     "CliProfile",
     "ClientTls",
+    "EchoOptions",
     "Edge",
     "EdgeConfig",
     "Generation",
     "GenerationDefaults",
     "HttpLimits",
     "Link",
+    "LlamaCppOptions",
     "Log",
     "Model",
     "NativeModel",

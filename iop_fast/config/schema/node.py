@@ -6,11 +6,10 @@ Edge's file can run a command on this machine that its owner has not written dow
 
 from __future__ import annotations
 
-from typing import Literal
-
 from iop_fast.config.schema.cli_profile import CliProfile
 from iop_fast.config.schema.common import ClientTls, Log, Observe
 from iop_fast.config.schema.fields import DAY_MS, MIB, Address, Entries, EnvName, Id, Section, Text, setting
+from iop_fast.config.schema.native import NativeModel, echo_models
 
 
 class NodeEdge(Section):
@@ -23,16 +22,6 @@ class NodeEdge(Section):
         apply="restart",
         default=False,
     )
-
-
-class NativeModel(Section):
-    """A model that runs in the Node itself. `echo` answers with the last user message, word by word."""
-
-    id: Id = setting("Name that the Edge's file refers to by `profile`, unique.", apply="restart")
-    engine: Literal["echo"] = setting("What computes the answer.", apply="restart")
-    delay_ms: int = setting("Time before the first piece.", apply="restart", unit="ms", default=0, ge=0, le=DAY_MS)
-    chunk_ms: int = setting("Time between pieces.", apply="restart", unit="ms", default=0, ge=0, le=DAY_MS)
-    chunk_words: int = setting("Words in a piece.", apply="restart", default=1, ge=1, le=1_000_000)
 
 
 class NodeLimits(Section):
@@ -132,11 +121,6 @@ class NodeLimits(Section):
         ge=65_536,
         le=64 * MIB,
     )
-
-
-def echo_models() -> tuple[NativeModel, ...]:
-    """One echo model, so that a first try needs no model server."""
-    return (NativeModel(id="echo", engine="echo"),)
 
 
 class NodeConfig(Section):

@@ -183,7 +183,7 @@ class TestConfigShow:
         ]
 
     def test_a_default_list_of_sections_is_shown(self, files: dict[str, Path]) -> None:
-        assert 'native_models[echo].engine: "echo"  # default' in self.shown(files["node"])
+        assert 'native_models[echo].adapter: "echo"  # default' in self.shown(files["node"])
 
     def test_json(self, files: dict[str, Path]) -> None:
         found = json.loads("\n".join(self.shown(files["good"], "--json", "--given")))

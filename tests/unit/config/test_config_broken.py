@@ -1100,10 +1100,10 @@ CASES = [
         kind="node",
     ),
     Case(
-        "a Node's unknown engine",
-        ON_LOOPBACK + "token_env: T\nnative_models: [{id: e, engine: gpt}]\n",
+        "a Node's native model with options that its adapter does not have",
+        ON_LOOPBACK + "token_env: T\nnative_models: [{id: e, adapter: echo, options: {words: 2}}]\n",
         [
-            "4:33: error: native_models[e].engine: 'gpt' is unknown, expected one of echo",
+            "4:50: error: native_models[e].options[words]: unknown key, did you mean chunk_words?",
         ],
         kind="node",
     ),

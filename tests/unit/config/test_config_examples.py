@@ -12,6 +12,7 @@ import pytest
 from iop_fast.config.loader import load_edge, load_node
 from iop_fast.config.schema import EdgeConfig, NodeConfig
 from iop_fast.config.schema.fields import Section, child, is_section, mark, unwrap
+from iop_fast.config.schema.native import BUILT_IN_OPTIONS
 from scripts import gen_config_docs, gen_schema
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
@@ -86,6 +87,7 @@ def test_the_reference_page_is_fresh_and_has_a_card_for_every_key() -> None:
         "openai.limits.body_bytes",
         "provider_pool.max_queue",
         "cli_profiles[].id",
+        "native_models[].options.context_tokens",
     ):
         assert f"#### `{path}`" in page
     assert page.count("#### ") == sum(
@@ -93,7 +95,7 @@ def test_the_reference_page_is_fresh_and_has_a_card_for_every_key() -> None:
         for model in (EdgeConfig, NodeConfig)
         for _, one in gen_config_docs.sections(model, "")
         for field in one.model_fields.values()
-    )
+    ) + sum(len(options.model_fields) for options in BUILT_IN_OPTIONS.values())
 
 
 @pytest.mark.parametrize("script", [gen_schema, gen_config_docs])

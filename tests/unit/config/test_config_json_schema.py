@@ -83,7 +83,7 @@ def test_good_nodes_are_valid(name: str) -> None:
         ("edge", provider("").replace("models: [s]", "models: []"), ["nodes.0.providers.0.models minItems"]),
         ("node", "id: n", [" required"]),
         ("node", NODE + "token: raw", [" additionalProperties"]),
-        ("node", NODE + "native_models: [{id: e, engine: gpt}]", ["native_models.0.engine const"]),
+        ("node", NODE + "native_models: [{id: e, adapter: x, options: {a: [1]}}]", ["native_models.0.options.a type"]),
         ("node", NODE + "log: {level: loud}", ["log.level enum"]),
         ("node", NODE + "limits: {drain_ms: -1}", ["limits.drain_ms minimum"]),
     ],

@@ -16,16 +16,45 @@ def node_errors(text: str) -> list[str]:
 def test_the_least_file_and_its_defaults() -> None:
     config = load_node_text(NODE, "f").config
     assert (config.id, config.edge.address, config.token_env) == ("n1", "127.0.0.1:8081", "TOKEN")
-    assert [(one.id, one.engine) for one in config.native_models] == [("echo", "echo")]
+    assert [(one.id, one.adapter) for one in config.native_models] == [("echo", "echo")]
     assert (config.limits.drain_ms, config.limits.heartbeat_ms, config.limits.silence_ms) == (30_000, 5_000, 15_000)
     assert config.cli_profiles == ()
 
 
 def test_native_models_given_replace_the_default() -> None:
-    text = NODE + "native_models: [{id: slow, engine: echo, delay_ms: 5, chunk_ms: 6, chunk_words: 2}]\n"
+    text = NODE + "native_models: [{id: slow, adapter: echo, options: {delay_ms: 5, chunk_words: 2}}]\n"
     (one,) = load_node_text(text, "f").config.native_models
-    assert (one.id, one.delay_ms, one.chunk_ms, one.chunk_words) == ("slow", 5, 6, 2)
+    assert (one.id, one.adapter, one.options) == ("slow", "echo", {"delay_ms": 5, "chunk_words": 2})
     assert load_node_text(NODE + "native_models: []\n", "f").config.native_models == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (
+            "{id: m, adapter: echo, options: {delay_ms: soon}}",
+            "[delay_ms]: expected a whole number, got a text 'soon'",
+        ),
+        ("{id: m, adapter: echo, options: {chunk: 3}}", "[chunk]: unknown key, did you mean chunk_ms?"),
+        (
+            "{id: m, adapter: llama_cpp}",
+            "[path]: is missing, expected: the model's GGUF file, an absolute path",
+        ),
+        (
+            "{id: m, adapter: llama_cpp, options: {path: model.gguf}}",
+            "[path]: 'model.gguf': expected an absolute path",
+        ),
+        ("{id: m, adapter: theirs, options: {a: [1]}}", "[a]: expected a text, a number, true or false"),
+    ],
+)
+def test_options_of_native_models_are_checked(model: str, expected: str) -> None:
+    assert node_errors(f"{NODE}native_models: [{model}]\n") == [f"native_models[m].options{expected}"]
+
+
+def test_the_options_of_another_package_s_adapter_are_its_own() -> None:
+    text = NODE + "native_models: [{id: m, adapter: theirs, options: {a: x, b: 1, c: 1.5, d: true}}]\n"
+    (one,) = load_node_text(text, "f").config.native_models
+    assert one.options == {"a": "x", "b": 1, "c": 1.5, "d": True}
 
 
 def test_id_and_edge_are_required() -> None:
@@ -62,7 +91,7 @@ def test_tls_without_keys_trusts_the_systems_authorities() -> None:
 
 
 def test_native_model_ids_are_unique() -> None:
-    text = NODE + "native_models: [{id: e, engine: echo}, {id: e, engine: echo}]\n"
+    text = NODE + "native_models: [{id: e, adapter: echo}, {id: e, adapter: echo}]\n"
     assert node_errors(text) == ["native_models[e].id: model id e is given twice, first in line 4"]
 
 

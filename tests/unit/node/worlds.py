@@ -8,7 +8,7 @@ from typing import Any
 
 from iop_fast._hot.frames import dispatch_node
 from iop_fast.config.payload import AdapterSettings, NodePayload, ProviderPayload, RuntimeSettings, TimeoutSettings
-from iop_fast.config.schema.node import NativeModel, NodeLimits
+from iop_fast.config.schema import NativeModel, NodeLimits
 from iop_fast.node.adapters import Adapter, BrokenAdapter, Surroundings
 from iop_fast.node.health import Health
 from iop_fast.node.registry import Router
