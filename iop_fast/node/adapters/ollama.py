@@ -99,9 +99,11 @@ class OllamaRuns:
             call = call_for(task, self._by_model.get(task.model, adapter.defaults))
         except TaskError as error:
             return RefusedRun(sink, refused_task(error), loop)
+        body = call.pieces()
+        opening = request_for(call, next(body), task, self._provider.id)
         run = OllamaRun(sink, self._reader(task, sink), task.model, self._provider.id, loop)
-        request = adapter.client.start(request_for(call, task, self._provider.id), self._provider.timeouts, run)
-        run.hold(request)
+        request = adapter.client.start(opening, self._provider.timeouts, run)
+        run.hold(request, opening, body)
         return run
 
     def _reader(self, task: RunTask, sink: RunSink) -> AnswerReader:
@@ -110,16 +112,16 @@ class OllamaRuns:
         return StreamReader(sink, self._adapter.new_call_id)
 
 
-def request_for(call: Call, task: RunTask, provider_id: str) -> TunnelRequest:
-    """Return the HTTP request for a call."""
+def request_for(call: Call, piece: bytes, task: RunTask, provider_id: str) -> TunnelRequest:
+    """Return the HTTP request for a call, with the first piece of its body."""
     return TunnelRequest(
         provider_id=provider_id,
         method=b"POST",
         path=call.path,
         headers=FIELDS,
-        body=call.body,
-        body_complete=True,
-        body_length=len(call.body),
+        body=piece,
+        body_complete=not call.images,
+        body_length=call.body_bytes,
         model=task.model,
         stream=True,
     )

@@ -13,8 +13,8 @@ cancelled request stops the model.
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -59,6 +59,10 @@ EFFORTS: Mapping[str, bool | str] = {
     "xhigh": "max",
 }
 INT64 = range(-(2**63), 2**63)
+# Of an image, encoded in one go: a multiple of 3, so that the pieces' base64 is the image's.
+IMAGE_PIECE_BYTES = 96 * 1024
+# Stands in the JSON for an image. A raw NUL is in no JSON text.
+MARK = b"\0"
 
 
 class Defaults(NamedTuple):
@@ -69,18 +73,38 @@ class Defaults(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A request of Ollama's API."""
+    """A request of Ollama's API: JSON, with `images` between its `texts`.
+
+    Images are encoded as they leave, since megabytes of them in one go would hold up everybody else's answers.
+    """
 
     path: bytes
-    body: bytes
+    texts: Sequence[bytes]
+    images: Sequence[bytes]
+
+    @property
+    def body_bytes(self) -> int:
+        """Length of the body."""
+        return sum(map(len, self.texts)) + sum(2 + (len(image) + 2) // 3 * 4 for image in self.images)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the body. A piece with a part of an image is at most IMAGE_PIECE_BYTES and a little."""
+        yield self.texts[0]
+        for image, text in zip(self.images, self.texts[1:], strict=True):
+            yield b'"'
+            view = memoryview(image)
+            for start in range(0, len(image), IMAGE_PIECE_BYTES):
+                yield b64encode(view[start : start + IMAGE_PIECE_BYTES])
+            yield b'"' + text
 
 
 def call_for(task: RunTask, defaults: Defaults) -> Call:
     """Return the request for a task; raise TaskError for one that Ollama cannot be given."""
     parameters = {name: value for name, value in task.parameters.items() if value is not None}
     kind = task.kind
+    images: list[bytes] = []
     if kind == pb.RunRequest.CHAT:
-        path, fields = b"/api/chat", chat_fields(task.messages, parameters)
+        path, fields = b"/api/chat", chat_fields(task.messages, parameters, images)
     elif kind == pb.RunRequest.COMPLETION:
         path, fields = b"/api/generate", generate_fields(task.inputs, parameters)
     else:
@@ -91,7 +115,7 @@ def call_for(task: RunTask, defaults: Defaults) -> Call:
     if options:
         whole["options"] = options
     try:
-        return Call(path, orjson.dumps(whole))
+        return Call(path, orjson.dumps(whole).split(MARK) if images else [orjson.dumps(whole)], images)
     except TypeError as error:  # nested too deep, or a number beyond 64 bits
         raise TaskError(f"the request cannot be written for Ollama: {error}") from None
 
@@ -104,12 +128,12 @@ def without_think(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 # Chats.
 
 
-def chat_fields(messages: Sequence[TaskMessage], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a chat."""
+def chat_fields(messages: Sequence[TaskMessage], parameters: Mapping[str, Any], images: list[bytes]) -> dict[str, Any]:
+    """Return the fields of a chat; its images are added to `images` in the order in which they are marked."""
     refuse_other_forms(parameters)
     names = names_of_calls(messages)
     fields: dict[str, Any] = {
-        "messages": [message_of(message, f"messages[{at}]", names) for at, message in enumerate(messages)],
+        "messages": [message_of(message, f"messages[{at}]", names, images) for at, message in enumerate(messages)],
         "stream": True,
     }
     if tools := tools_of(parameters):
@@ -121,23 +145,24 @@ def chat_fields(messages: Sequence[TaskMessage], parameters: Mapping[str, Any]) 
     return fields
 
 
-def message_of(message: TaskMessage, place: str, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a message. Texts are joined by line ends, images stand beside them as bare base64."""
+def message_of(message: TaskMessage, place: str, names: Mapping[str, str], images: list[bytes]) -> dict[str, Any]:
+    """Return a message. Texts are joined by line ends, images stand beside them as bare base64 (here: marks)."""
     role = ROLES.get(message.role)
     if role is None:
         raise TaskError(f"{place}.role: expected one of {', '.join(ROLES)}, got {message.role!r}")
     texts: list[str] = []
-    images: list[str] = []
+    marks: list[orjson.Fragment] = []
     for part in message.parts:
         if part.kind == "text":
             texts.append(part.text)
         elif part.kind == "image":
-            images.append(base64.b64encode(part.data).decode("ascii"))
+            images.append(part.data)
+            marks.append(orjson.Fragment(MARK))
         else:
             raise TaskError(f"{place}.content: expected text and images, Ollama takes no {part.kind}")
     made: dict[str, Any] = {"role": role, "content": "\n".join(texts)}
-    if images:
-        made["images"] = images
+    if marks:
+        made["images"] = marks
     if message.tool_calls:
         made["tool_calls"] = [
             tool_call_of(call, f"{place}.tool_calls[{at}]") for at, call in enumerate(message.tool_calls)

@@ -3,7 +3,7 @@
 The HTTP client below decides what it decides for every backend: connections and their reuse, what is sent once more,
 timeouts, health, pausing. Here its head, data and end become events.
 
-    asked       the request is on its way
+    asked       the request is on its way; a body with images is fed in pieces as earlier ones leave
     refusing    the head has an error status; its body is collected and becomes the end
     answering   events are told as they are read
     whole       the answer's last line came; what is left is the end of the HTTP answer, so that its connection can be
@@ -17,7 +17,7 @@ timeouts, health, pausing. Here its head, data and end become events.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from iop_fast import logs
 from iop_fast.node.adapters.ollama_answer import AnswerReader
@@ -29,26 +29,31 @@ from iop_fast.node.adapters.ollama_errors import (
     refusal_of,
     refused,
 )
-from iop_fast.seams import End, Head, RunSink, UpstreamRun
+from iop_fast.seams import End, Head, RunSink, TunnelRequest, UpstreamRun
 from iop_fast.wire import runtime_pb2 as pb
 
 log = logs.get(__name__)
 
 LINGER_S = 1.0
+# Of a body, this much may wait for the connection before more of it is made.
+AHEAD_BYTES = 256 * 1024
 
 FAILED = End(pb.RunEnd.INTERNAL, "the Node failed", None)
 
 
 class OllamaRun:
-    """An UpstreamSink for the HTTP client, a RunHandle for the relay. `hold` gives it its request, right after it was
-    made."""
+    """An UpstreamSink for the HTTP client, a RunHandle for the relay. `hold` gives it its request, once, at once."""
 
     __slots__ = (
+        "_ahead_bytes",
         "_body",
+        "_body_left",
+        "_feeding",
         "_is_cancelled",
         "_linger",
         "_loop",
         "_model",
+        "_pieces",
         "_provider_id",
         "_reader",
         "_refusing",
@@ -66,30 +71,41 @@ class OllamaRun:
         self._provider_id = provider_id
         self._loop = loop
         self._request: UpstreamRun | None = None
+        self._pieces: Iterator[bytes] | None = None
+        self._body_left = 0
+        self._ahead_bytes = 0
+        self._feeding: asyncio.Handle | None = None
         self._refusing: Head | None = None
         self._body = bytearray()
         self._verdict: End | None = None
         self._is_cancelled = False
         self._linger: asyncio.TimerHandle | None = None
 
-    def hold(self, request: UpstreamRun) -> None:
-        """Take the request that this run is."""
+    def hold(self, request: UpstreamRun, opening: TunnelRequest, pieces: Iterator[bytes]) -> None:
+        """Take the request that this run is, as it was opened, with the rest of its body."""
         self._request = request
+        self._ahead_bytes += len(opening.body)
+        self._body_left = opening.body_length - len(opening.body)
+        self._pieces = pieces if self._body_left else None
+        self._feed_soon()
 
     # What the relay calls.
 
     def pause(self) -> None:
         """Stop reading the answer; what stands in a piece that came already is still told."""
-        self._of_request().pause()
+        if self._request is not None:
+            self._request.pause()
 
     def resume(self) -> None:
         """Go on reading."""
-        self._of_request().resume()
+        if self._request is not None:
+            self._request.resume()
 
     def cancel(self) -> None:
-        """Close the connection, which stops the model; the end is CANCELLED."""
-        self._is_cancelled = True
-        self._of_request().cancel()
+        """Close the connection, which stops the model; the end is CANCELLED. Too late is harmless."""
+        if self._request is not None:
+            self._is_cancelled = True
+            self._request.cancel()
 
     # What the HTTP client calls.
 
@@ -98,7 +114,26 @@ class OllamaRun:
         self._sink.on_taken()
 
     def on_consumed(self, byte_count: int) -> None:
-        """See UpstreamSink: the input's window is the relay's business, it was whole before this run began."""
+        """See UpstreamSink. The input's window is the relay's business: it was whole before this run began."""
+        self._ahead_bytes -= byte_count
+        self._feed_soon()
+
+    def _feed_soon(self) -> None:
+        """Feed in a turn of its own: the client is in the middle of writing when it tells of that."""
+        if self._pieces is not None and self._feeding is None and self._ahead_bytes < AHEAD_BYTES:
+            self._feeding = self._loop.call_soon(self._feed)
+
+    def _feed(self) -> None:
+        self._feeding = None
+        if self._request is None or self._pieces is None:
+            return
+        while self._ahead_bytes < AHEAD_BYTES and self._body_left:
+            piece = next(self._pieces)
+            self._ahead_bytes += len(piece)
+            self._body_left -= len(piece)
+            self._request.feed(piece, self._body_left == 0)
+        if not self._body_left:
+            self._pieces = None
 
     def on_head(self, head: Head) -> None:
         """See UpstreamSink."""
@@ -123,6 +158,7 @@ class OllamaRun:
         if self._linger is not None:
             self._linger.cancel()
         self._request = None  # it holds this run as its sink
+        self._pieces = None
         self._sink.on_end(self._judge(end))
 
     # Judging.

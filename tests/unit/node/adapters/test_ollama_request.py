@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from iop_fast.node.adapters.ollama_errors import TaskError
-from iop_fast.node.adapters.ollama_request import Defaults, call_for
+from iop_fast.node.adapters.ollama_request import IMAGE_PIECE_BYTES, Call, Defaults, call_for
 from iop_fast.seams import RunTask, TaskMessage, TaskPart
 from iop_fast.wire import runtime_pb2 as pb
 
@@ -37,7 +37,14 @@ def task(
 
 
 def body(made: RunTask, defaults: Defaults = NOTHING) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(call_for(made, defaults).body)
+    return read(call_for(made, defaults))
+
+
+def read(call: Call) -> dict[str, Any]:
+    """The body of a call, whose length is as announced."""
+    whole = b"".join(call.pieces())
+    assert len(whole) == call.body_bytes
+    fields: dict[str, Any] = json.loads(whole)
     return fields
 
 
@@ -51,7 +58,7 @@ class TestChats:
     def test_a_chat_is_a_stream_of_the_served_model(self) -> None:
         call = call_for(task(), NOTHING)
         assert call.path == b"/api/chat"
-        assert json.loads(call.body) == {
+        assert read(call) == {
             "model": "qwen3:8b",
             "messages": [{"role": "user", "content": "hi"}],
             "stream": True,
@@ -83,6 +90,17 @@ class TestChats:
         assert made["messages"] == [
             {"role": "user", "content": "what is\nthis?", "images": [base64.b64encode(b"\x89PNG\xff").decode()]}
         ]
+
+    @pytest.mark.parametrize("size", [0, 1, 2, 3, IMAGE_PIECE_BYTES - 1, IMAGE_PIECE_BYTES, 2 * IMAGE_PIECE_BYTES + 5])
+    def test_images_are_encoded_in_pieces(self, size: int) -> None:
+        pictures = [bytes(size), b"\0\xff" * 40]
+        messages = [TaskMessage("user", [TaskPart("image", data=one), TaskPart("text", "a \0 b")]) for one in pictures]
+        call = call_for(task(messages=messages), NOTHING)
+        assert max(map(len, call.pieces())) <= IMAGE_PIECE_BYTES * 4 // 3
+        assert [message["images"] for message in read(call)["messages"]] == [
+            [base64.b64encode(one).decode()] for one in pictures
+        ]
+        assert read(call)["messages"][0]["content"] == "a \0 b"
 
     def test_audio_is_refused(self) -> None:
         spoken = TaskMessage("user", [TaskPart("audio", data=b"RIFF")])
@@ -357,7 +375,7 @@ class TestCompletions:
     def test_a_prompt_goes_through_the_models_template(self) -> None:
         call = call_for(task(COMPLETION, inputs=["Once"]), NOTHING)
         assert call.path == b"/api/generate"
-        assert json.loads(call.body) == {"model": "qwen3:8b", "prompt": "Once", "stream": True}
+        assert read(call) == {"model": "qwen3:8b", "prompt": "Once", "stream": True}
 
     def test_suffix_and_raw_are_passed_on(self) -> None:
         made = body(task(COMPLETION, inputs=["def f("], suffix="return x", raw=True))
@@ -375,7 +393,7 @@ class TestEmbeddings:
     def test_all_inputs_go_in_one_request(self) -> None:
         call = call_for(task(EMBEDDING, inputs=["a", "b"], dimensions=256, encoding_format="base64"), NOTHING)
         assert call.path == b"/api/embed"
-        assert json.loads(call.body) == {"model": "qwen3:8b", "input": ["a", "b"], "dimensions": 256}
+        assert read(call) == {"model": "qwen3:8b", "input": ["a", "b"], "dimensions": 256}
 
     @pytest.mark.parametrize("dimensions", [0, 1.5, "8"])
     def test_dimensions_are_a_count(self, dimensions: Any) -> None:
