@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -12,9 +13,22 @@ from iop_fast.config.schema import NativeModel, NodeLimits
 from iop_fast.node.adapters import Adapter, BrokenAdapter, Surroundings
 from iop_fast.node.health import Health
 from iop_fast.node.registry import Router
-from iop_fast.node.relay import Relay
+from iop_fast.node.relay import INPUT_BYTES_MAX, Relay
 from iop_fast.node.session import Identity, Session, SessionLimits
-from iop_fast.seams import End, Head, RunOpening, TunnelRequest, Upstream, UpstreamRun, UpstreamSink
+from iop_fast.seams import (
+    End,
+    Head,
+    RunAdapter,
+    RunHandle,
+    RunOpening,
+    RunSink,
+    RunTask,
+    TunnelRequest,
+    Upstream,
+    UpstreamRun,
+    UpstreamSink,
+    Usage,
+)
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.outbox import Outbox
 from iop_fast.wire.payload import message_from_payload
@@ -85,6 +99,54 @@ class ScriptedUpstream:
         return self.adapter.runs[-1]
 
 
+class ScriptedTask:
+    """A RunHandle that notes what it is told; the test speaks through `sink`."""
+
+    def __init__(self, task: RunTask, sink: RunSink) -> None:
+        self.task = task
+        self.sink = sink
+        self.is_paused = False
+        self.cancels = 0
+        self.clings = False  # a cancel is noted and not followed
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+
+    def cancel(self) -> None:
+        self.cancels += 1
+        if not self.clings:
+            self.sink.on_end(End(RunEnd.CANCELLED, "by the adapter", None))
+
+    def end(self, status: int = RunEnd.OK, detail: str = "", usage: Usage | None = None) -> None:
+        self.sink.on_end(End(status, detail, usage))
+
+
+class ScriptedRunAdapter:
+    """An adapter of normalized runs that the test drives."""
+
+    def __init__(self, made: AdapterSettings, surroundings: Surroundings) -> None:
+        self.settings = made
+        self.health = Health(surroundings.loop)
+        self.tasks: list[ScriptedTask] = []
+        self.is_closed = False
+        self.on_start: Callable[[RunTask, RunSink], None] = lambda task, sink: None
+
+    def run_adapter(self, provider: ProviderPayload) -> RunAdapter:
+        return self
+
+    def start(self, task: RunTask, sink: RunSink) -> RunHandle:
+        self.tasks.append(ScriptedTask(task, sink))
+        self.on_start(task, sink)
+        return self.tasks[-1]
+
+    async def close(self) -> None:
+        assert not self.is_closed, "closed twice"
+        self.is_closed = True
+
+
 def settings(endpoint: str = "http://a", **changes: Any) -> AdapterSettings:
     values = {"name": "", "type": "x", "endpoint": endpoint, "endpoint_env": "", "api_key_env": "", "profile": ""}
     return AdapterSettings(**(values | {"options": ()} | changes))
@@ -130,6 +192,21 @@ def request(body: bytes = b"{}", provider_id: str = "p1", **changes: Any) -> Tun
     return TunnelRequest(**(values | changes))
 
 
+def run_input(text: str = "hello", **parameters: Any) -> bytes:
+    """A serialized RunInput: a chat of one user message."""
+    asked = pb.RunMessage(role="user", parts=[pb.RunPart(text=text)])
+    return pb.RunInput(messages=[asked], parameters_json=json.dumps(parameters).encode()).SerializeToString()
+
+
+def run_frame(run_id: int, data: bytes, first_bytes: int | None = None, **changes: Any) -> pb.Frame:
+    """The frame that opens a normalized run, with so much of its input."""
+    first = data if first_bytes is None else data[:first_bytes]
+    values: dict[str, Any] = {"provider_id": "n1", "model": "served", "input": first, "input_length": len(data)}
+    return pb.Frame(
+        run_id=run_id, run_request=pb.RunRequest(**(values | {"input_complete": first_bytes is None} | changes))
+    )
+
+
 def tunnel_frame(run_id: int, opened: TunnelRequest) -> pb.Frame:
     """The frame that opens a run."""
     return pb.Frame(
@@ -157,13 +234,18 @@ class NodeWorld:
         self.surroundings = Surroundings(
             loop, {}, {model.id: model for model in models}, NodeLimits(), lambda: 1_700_000_000
         )
-        self.router = Router(self.surroundings, {"openai_compat": self._make})
+        self.run_adapters: list[ScriptedRunAdapter] = []
+        self.router = Router(self.surroundings, {"openai_compat": self._make, "native": self._make_runs})
 
     def _make(self, made: AdapterSettings, surroundings: Surroundings) -> Adapter:
         if made.endpoint in self.broken:
             raise BrokenAdapter(self.broken[made.endpoint])
         self.adapters.append(ScriptedAdapter(made, surroundings, self.probe))
         return self.adapters[-1]
+
+    def _make_runs(self, made: AdapterSettings, surroundings: Surroundings) -> Adapter:
+        self.run_adapters.append(ScriptedRunAdapter(made, surroundings))
+        return self.run_adapters[-1]
 
     def apply(self, new: NodePayload) -> bool:
         """Apply a payload to the end."""
@@ -235,13 +317,13 @@ class Talk:
 class RelayWorld(NodeWorld):
     """A relay with its outbox alone, fed with encoded messages as a session's reader does."""
 
-    def __init__(self, loop: VirtualLoop, window_bytes: int = 1000) -> None:
+    def __init__(self, loop: VirtualLoop, window_bytes: int = 1000, input_bytes_max: int = INPUT_BYTES_MAX) -> None:
         super().__init__(loop)
         self.stream = TestStream()
         self.outbox = Outbox(self.stream, loop.clock, loop)
         self.outbox.start()
-        self.relay = Relay(self.router, self.outbox, loop, window_bytes)
-        self.apply(payload(provider()))
+        self.relay = Relay(self.router, self.outbox, loop, window_bytes, input_bytes_max)
+        self.apply(payload(provider(), provider("n1", "", adapter_type="native")))
         self.relay.accept()
         self.controls: list[bytes] = []
 
@@ -280,6 +362,18 @@ class RelayWorld(NodeWorld):
         assert len(adapter.runs) == before + 1
         return adapter.runs[-1]
 
+    def apply_nothing(self) -> bool:
+        """Take over a payload without providers."""
+        return self.apply(payload())
+
+    def open_run(self, run_id: int, data: bytes | None = None, **changes: Any) -> ScriptedTask:
+        """Open a normalized run whose input comes at once, and return the adapter's side of it."""
+        (adapter,) = self.run_adapters
+        before = len(adapter.tasks)
+        self.take(run_frame(run_id, run_input() if data is None else data, **changes))
+        assert len(adapter.tasks) == before + 1
+        return adapter.tasks[-1]
+
     def grant(self, run_id: int, byte_count: int) -> None:
         self.take(pb.Frame(run_id=run_id, window=pb.WindowUpdate(bytes=byte_count)))
 
@@ -296,6 +390,15 @@ class RelayWorld(NodeWorld):
         """The answer's bytes that were said of a run."""
         return b"".join(frame.data for frame in self.sent() if frame.run_id == run_id)
 
+    def events_of(self, run_id: int) -> list[pb.RunEvent]:
+        """The events that were said of a run."""
+        return [frame.run_event for frame in self.sent() if frame.run_id == run_id and frame.HasField("run_event")]
+
+    def event_bytes_of(self, run_id: int) -> list[int]:
+        """What each of its events counted of the window."""
+        said = (frame for frame in self.sent() if frame.run_id == run_id and frame.HasField("run_event"))
+        return [len(pb.Batch(frames=[frame]).SerializeToString()) for frame in said]
+
     def end_of(self, run_id: int) -> pb.RunEnd:
         """The one end that was said of a run."""
         ends = [frame.end for frame in self.sent() if frame.run_id == run_id and frame.HasField("end")]
@@ -308,11 +411,24 @@ def short(frame: pb.Frame) -> str:
     kind = frame.WhichOneof("body") or ""
     if kind == "data":
         return f"data {len(frame.data)}"
+    if kind == "run_event":
+        return short_event(frame.run_event)
     if kind == "end":
         return f"end {pb.RunEnd.Status.Name(frame.end.status)}"
     if kind == "window":
         return f"window {frame.window.bytes}"
     return kind
+
+
+def short_event(event: pb.RunEvent) -> str:
+    """An event in a word."""
+    kind = event.WhichOneof("event") or "nothing"
+    if kind in ("text", "reasoning", "finish_reason"):
+        return f"{kind} {getattr(event, kind)}"
+    if kind == "tool_call":
+        call = event.tool_call
+        return f"call {call.index} {call.id} {call.name} {call.arguments}"
+    return f"{kind} {list(event.embedding.values)}"
 
 
 def names(states: Iterable[pb.ProviderState]) -> Mapping[str, tuple[str, str]]:
