@@ -44,6 +44,7 @@ HEADERS: Mapping[str, str] = {
     "x-iop-node": "The Node that it stands on.",
     "x-iop-queue-ms": "Milliseconds that the request waited for a slot.",
     "x-iop-clamped": "Fields that were lowered to the model's ceiling.",
+    "x-iop-reason": "Of the gateway's own errors: why; a provider's error has none.",
 }
 
 
@@ -87,7 +88,7 @@ def operation(surface: Surface) -> dict[str, Any]:
         "requestBody": {"required": True, "content": asked},
         "responses": {
             "200": {"description": "The provider's answer, byte for byte.", "headers": headers(), "content": content},
-            **failures(WITH_MODEL_ONLY | ANYWHERE, surface.dialect),
+            **failures(WITH_MODEL_ONLY | ANYWHERE, surface.dialect, is_tunnelled=True),
             "default": {"description": "An error answer of the provider's own, as it came.", "headers": headers()},
         },
     }
@@ -104,18 +105,22 @@ def read_operation(name: str, summary: str, schema: str, possible: frozenset[Fai
     }
 
 
-def failures(possible: frozenset[Failure], dialect: Dialect) -> dict[str, Any]:
-    """Describe error answers by status, each with the codes that it may have."""
+def failures(possible: frozenset[Failure], dialect: Dialect, *, is_tunnelled: bool = False) -> dict[str, Any]:
+    """Describe error answers by status, each with the codes that it may have. Where a provider answers, it may use the
+    same statuses for errors of its own, which pass as they came: those have no `x-iop-reason`."""
     by_status: dict[int, list[Failure]] = {}
     for failure in Failure:
         if failure in possible:
             by_status.setdefault(failure.value.status, []).append(failure)
     schema = ref("AnthropicError" if dialect is Dialect.ANTHROPIC else "Error")
+    content: dict[str, Any] = {JSON_TYPE: {"schema": schema}}
+    if is_tunnelled:
+        content = {JSON_TYPE: {"schema": {"anyOf": [schema, ref("ProviderError")]}}, "*/*": {}}
     return {
         str(status): {
             "description": "; ".join(f"{failure.value.code}: {failure.value.when}" for failure in rows),
-            "headers": headers("x-request-id"),
-            "content": {JSON_TYPE: {"schema": schema}},
+            "headers": headers("x-request-id", "x-iop-reason"),
+            "content": content,
         }
         for status, rows in sorted(by_status.items())
     }
@@ -136,18 +141,25 @@ SCHEMAS: Mapping[str, Any] = {
         "type": "object",
         "required": ["model"],
         "properties": {
-            "model": {"type": "string", "description": "A model of /v1/models."},
-            "stream": {"type": "boolean"},
+            "model": {"type": "string", "maxLength": 1024, "description": "A model of /v1/models."},
+            "stream": {"type": ["boolean", "null"]},
+            "messages": {"type": "array"},
         },
     },
     "Upload": {
         "type": "object",
         "required": ["model"],
         "properties": {
-            "model": {"type": "string", "description": "A model of /v1/models."},
+            "model": {
+                "type": "string",
+                "maxLength": 1024,
+                "pattern": r"^[^\u0000-\u001f\u007f]*$",
+                "description": "A model of /v1/models.",
+            },
             "file": {"type": "string", "contentMediaType": "application/octet-stream"},
             "stream": {"enum": ["true", "false"]},
         },
+        "propertyNames": {"pattern": r"^[A-Za-z0-9_.:\[\]-]{1,64}$"},
     },
     "Model": {
         "type": "object",
@@ -189,6 +201,7 @@ SCHEMAS: Mapping[str, Any] = {
             }
         },
     },
+    "ProviderError": {"description": "An error of the provider's own, as it came."},
     "AnthropicError": {
         "type": "object",
         "required": ["type", "error"],

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from iop_fast import logs
 from iop_fast._hot.chunks import ChunkDecoder, ChunkError, PayloadTooLargeError
 from iop_fast.edge.front.answer import CONTINUE, Answer
-from iop_fast.edge.front.head import ALLOWED, Refusal, count_requests, find_head
+from iop_fast.edge.front.head import ALLOWED, Refusal, asked_path, count_requests, find_head
 from iop_fast.edge.front.peer import BODY, CLOSED, CLOSING, DRAINING, HEAD, SERVING, Peer
 from iop_fast.errors import Failure
 from iop_fast.seams import Receiver, RequestHead
@@ -396,6 +396,8 @@ class Connection(Peer):
             if not answer.is_open:
                 return
         is_head = answer.is_without_body if answer is not None else self._buffer.lstrip(b"\r\n").startswith(b"HEAD ")
+        if answer is None and not path:
+            path = asked_path(self._buffer)
         self._drop_request()
         if answer is not None and answer.has_begun:
             self._cut(answer.is_ended_by_close)

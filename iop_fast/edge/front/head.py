@@ -30,12 +30,15 @@ LINE_OVERHEAD_BYTES = 32
 UNCOUNTED_HEAD_BYTES = 4096
 
 ALLOWED = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
-METHODS = frozenset(ALLOWED.split(b", "))
+# QUERY (draft-ietf-httpbis-safe-method-w-body) is a known method that no path has: who knows the path says so.
+METHODS = frozenset(ALLOWED.split(b", ")) | {b"QUERY"}
 REFUSED_METHODS = frozenset((b"CONNECT", b"TRACE"))
 
 TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 TOKEN_BYTES = frozenset(b"!#$%&'*+.^_`|~-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 REQUEST_LINE = re.compile(rb"(?:\r\n)*(" + TOKEN + rb") ([\x21-\x7e]+) HTTP/([0-9]\.[0-9])\r\n")
+# Of what may be no request at all: the path behind a word, where there is one.
+ASKED_PATH = re.compile(rb"(?:\r\n)*[^ \r\n]+ +(?:https?://[^/ \r\n]*)?(/[^ ?#\r\n]*)")
 HTTP_VERSION = re.compile(rb"HTTP/[0-9]\.[0-9]")
 # RFC 3986, 3.2.2 and 3.2.3, without userinfo: a name, an IPv4 or a bracketed IPv6 address, and maybe a port.
 AUTHORITY = re.compile(rb"(?:[0-9A-Za-z._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
@@ -80,6 +83,12 @@ class Refusal(Exception):
 def malformed(message: str) -> Refusal:
     """A breach of HTTP's grammar or framing."""
     return Refusal(Failure.MALFORMED_HTTP, message)
+
+
+def asked_path(buffer: bytes | bytearray) -> bytes:
+    """Return the path that a refused head asks for, b"" where that cannot be told: it gives the answer its form."""
+    found = ASKED_PATH.match(buffer)
+    return b"" if found is None else bytes(found[1])
 
 
 # Step 1: find and bound.

@@ -161,7 +161,7 @@ def transfer_encoding(path: str) -> Iterator[Client]:
 @case(Failure.VERSION_NOT_SUPPORTED)
 def version(path: str) -> Iterator[Client]:
     with desk() as at:
-        yield at.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        yield at.send(f"POST {path} HTTP/2.0\r\nHost: a\r\n\r\n")
 
 
 @case(Failure.REQUEST_TOO_LARGE)
@@ -238,17 +238,6 @@ def internal(path: str) -> Iterator[Client]:
         yield client
 
 
-# Refused by the front before it knows what the request is for: in OpenAI's form on every path.
-BEFORE_PATHS = {
-    Failure.EXPECTATION_FAILED,
-    Failure.METHOD_NOT_IMPLEMENTED,
-    Failure.ENCODING_NOT_IMPLEMENTED,
-    Failure.VERSION_NOT_SUPPORTED,
-    Failure.URI_TOO_LONG,
-    Failure.HEAD_TOO_LARGE,
-}
-
-
 def test_every_row_has_its_case() -> None:
     assert set(CASES) == set(Failure)
 
@@ -266,7 +255,7 @@ def test_a_row_reaches_the_client_whole(failure: Failure, path: str) -> None:
     assert (fields["connection"] == "close") is row.closes
     assert (fields["retry-after"] is not None) is (failure is Failure.QUEUE_FULL)
     found = json.loads(body)
-    if path == MESSAGES and failure not in BEFORE_PATHS:
+    if path == MESSAGES:
         assert found["type"] == "error"
         assert found["error"]["type"] == answers.anthropic_type(failure)
         assert fields["request-id"] == fields["x-request-id"]
@@ -274,6 +263,28 @@ def test_a_row_reaches_the_client_whole(failure: Failure, path: str) -> None:
         assert (found["error"]["code"], found["error"]["type"]) == (row.code, row.type)
         assert set(found["error"]) == {"message", "type", "param", "code"}
     assert found["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "POST nonsense HTTP/1.1\r\nHost: a\r\n\r\n",
+        "\x16\x03\x01\r\n\r\n",
+        "POST /v1/messag",
+    ],
+)
+def test_what_asks_for_no_path_is_answered_in_openai_s_form(sent: str) -> None:
+    with desk() as at:
+        client = at.send(sent)
+        at.bench.advance(11)
+        assert "code" in json.loads(read(client)[2])["error"]
+
+
+def test_the_form_is_that_of_an_absolute_target_s_path_too() -> None:
+    with desk() as at:
+        client = at.send("TRACE http://a/v1/messages?x HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert json.loads(read(client)[2])["type"] == "error"
 
 
 def test_the_table_says_what_each_row_means() -> None:
