@@ -11,7 +11,6 @@ from iop_fast._core.ledger cimport (
     DURATION_BUCKETS,
     LINK_DRAINING,
     LINK_OFFLINE,
-    LINK_READY,
     NONE,
     RATE_WINDOW_NS,
     Histogram,
@@ -158,10 +157,12 @@ cdef class Readouts:
             return "cannot"
         if not row.is_enabled:
             return "disabled"
+        if link == LINK_OFFLINE:
+            return "node_offline"  # its health is not known
         if not row.is_healthy:
             return "unhealthy"
-        if link != LINK_READY:
-            return "draining" if link == LINK_DRAINING else "node_offline"
+        if link == LINK_DRAINING:
+            return "draining"
         if row.in_flight >= row.capacity:
             return "full"
         return "free" if has_slot(row, is_constrained) else "no_long_slot"

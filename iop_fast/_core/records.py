@@ -93,7 +93,8 @@ class Explanation(NamedTuple):
     `position`: 0 when it would run at once, else the place it would have among the waiters that compete with it for a
     provider, 1 for the next; None when no candidate is live. `candidates`: each catalog provider of the model in its
     order with a verdict: "taken_next", "free" (but another is taken), "full", "no_long_slot", "cannot", "disabled",
-    "unhealthy", "node_offline", "draining"; of several reasons the one that lasts longest.
+    "node_offline", "unhealthy", "draining"; of several reasons the one that lasts longest. Of a Node that is offline
+    nobody knows the health.
     """
 
     position: int | None

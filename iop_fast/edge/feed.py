@@ -180,7 +180,7 @@ class Parts:
         return {
             "busy": self._busy_reads,
             # In whole seconds, so that a quiet second differs in nothing from the one before.
-            "interval_ms": round((now_ns - before_ns) / 1e9) * 1000,
+            "interval_ms": max(1, round((now_ns - before_ns) / 1e9)) * 1000,
             "requests": sum(ended.values()),
             "outcomes": ended,
             "prompt_tokens": prompt - prompt_before,

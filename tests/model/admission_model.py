@@ -509,10 +509,10 @@ class ModelAdmission:
                 verdict = "cannot"
             elif not spec.enabled:
                 verdict = "disabled"
-            elif not self.healthy[key]:
-                verdict = "unhealthy"
             elif self.link(spec.node_id) == "offline":
                 verdict = "node_offline"
+            elif not self.healthy[key]:
+                verdict = "unhealthy"
             elif self.link(spec.node_id) == "draining":
                 verdict = "draining"
             elif self.in_flight(key) >= spec.capacity:

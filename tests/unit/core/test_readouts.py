@@ -69,7 +69,8 @@ def test_explain_names_the_lasting_reason() -> None:
         provider("full", 0, long=1),
         provider("cannot", 9, can=0),
         provider("off", 9, enabled=False, healthy=False),
-        provider("ill", 9, healthy=False, node="away"),
+        provider("ill", 9, healthy=False, node="leaving"),
+        provider("unknown", 9, healthy=False, node="away"),
         provider("away", 9, node="away"),
         provider("leaving", 9, node="leaving"),
     )
@@ -85,7 +86,8 @@ def test_explain_names_the_lasting_reason() -> None:
         ("n1", "full"): "full",
         ("n1", "cannot"): "cannot",
         ("n1", "off"): "disabled",
-        ("away", "ill"): "unhealthy",
+        ("leaving", "ill"): "unhealthy",
+        ("away", "unknown"): "node_offline",
         ("away", "away"): "node_offline",
         ("leaving", "leaving"): "draining",
     }
