@@ -79,10 +79,12 @@ cdef enum Said:
 
 cdef enum:
     HEADERS_MAX = 4096
+    EVENT_SIZE = 256           # see EVENT_BYTES in the interface
     GROUP_DEPTH_MAX = 100      # upb's limit of nesting
     SPAN_MAX = 0x7FFFFFFF      # protobuf's limit of a length
 
 MAX_HEADERS = HEADERS_MAX
+EVENT_BYTES = EVENT_SIZE
 
 # A NamedTuple's own constructor is a Python function and costs three times as much.
 cdef object new_tuple = tuple.__new__
@@ -1048,7 +1050,7 @@ cdef class Answer:
             self.said = []
         if event is not None:
             self.said.append(event)
-        self.said_bytes += frame.size
+        self.said_bytes += frame.size + EVENT_SIZE
         return 0
 
     cdef bint has_answer(self):

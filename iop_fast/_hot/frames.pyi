@@ -17,6 +17,9 @@ from iop_fast.seams import EdgeRun, End, Head, RunOpening, TunnelRequest
 MAX_HEADERS: Final[int]
 """Header fields that a head or a tunnel request may carry; decoding refuses more as it refuses malformed bytes."""
 
+EVENT_BYTES: Final[int]
+"""What an event counts of its run's window beyond its entry: about what a chunk of the API adds around a word."""
+
 class FrameError(ValueError):
     """A message is not a well-formed Batch: the peer is broken and its session must end."""
 

@@ -19,7 +19,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from iop_fast import logs
-from iop_fast._hot.frames import encode_embedding, encode_finish, encode_reasoning, encode_text, encode_tool_call
+from iop_fast._hot.frames import (
+    EVENT_BYTES,
+    encode_embedding,
+    encode_finish,
+    encode_reasoning,
+    encode_text,
+    encode_tool_call,
+)
 from iop_fast.node.registry import Provider
 from iop_fast.node.runs import Run, RunState, Table
 from iop_fast.node.tasks import TaskError, read_task
@@ -195,7 +202,7 @@ class NormalizedRun(Run):
         self._pause_if_used_up()
 
     def _send(self, entry: bytes) -> None:
-        self._credit_bytes -= len(entry)
+        self._credit_bytes -= len(entry) + EVENT_BYTES
         self._table.outbox.send_run(self.run_id, entry, bulk=self._has_events)
         self._has_events = True
 

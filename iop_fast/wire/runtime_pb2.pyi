@@ -1379,8 +1379,9 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 class WindowUpdate(_message.Message):
     """The receiver of a run's bytes grants `bytes` more. Each direction of a run starts with RegisterResponse's
     `run_window_bytes`. What counts: the pieces of a body or of a RunInput, that of the opening frame too; `data`; and of
-    a run's events the bytes that their frames take in the Batch, tag and length included. Data is cut to what is left of
-    the window. An event is not: it is sent while anything is left, and may overdraw the window by itself alone.
+    a run's events the bytes that their frames take in the Batch, tag and length included, and 256 for each: a word becomes
+    a whole chunk of the API. Data is cut to what is left of the window. An event is not: it is sent while anything is
+    left, and may overdraw the window by itself alone.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

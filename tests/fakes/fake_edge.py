@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Self
 
 from iop_fast._hot.frames import (
+    EVENT_BYTES,
     encode_frame,
     encode_request_body,
     encode_run_request,
@@ -62,7 +63,7 @@ class FakeEdgeRun:
             self.events.append(frame.run_event)
             if not self.holds_window:
                 entry = encode_frame(frame.SerializeToString())
-                self.link.send(encode_window(self.run_id, len(entry)))
+                self.link.send(encode_window(self.run_id, len(entry) + EVENT_BYTES))
         elif kind == "window":
             self.window += frame.window.bytes
         elif kind == "end":

@@ -338,7 +338,7 @@ def expected_calls(batch: pb.Batch, known: dict[int, Any]) -> list[tuple[Any, ..
             answer["data"].append(frame.data)
         elif kind == "run_event":
             answer["said"] += event_of(frame.run_event)
-            answer["said_bytes"] += len(pb.Batch(frames=[frame]).SerializeToString())
+            answer["said_bytes"] += len(pb.Batch(frames=[frame]).SerializeToString()) + frames.EVENT_BYTES
         else:
             answer["end"] = end_of(frame.end)
     calls: list[tuple[Any, ...]] = []

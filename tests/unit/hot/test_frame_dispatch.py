@@ -295,10 +295,17 @@ def test_events_of_one_message_come_at_once_in_their_order() -> None:
                 RunEmbedding(struct.pack("<2f", 0.5, -2.0), 1),
                 RunFinish("stop", 0),
             ],
-            sum(map(len, said)),
+            sum(map(len, said)) + len(said) * frames.EVENT_BYTES,
             OK,
         ),
-        ("events", 2, False, [RunText("of another", 0)], len(frames.encode_text(2, "of another")), None),
+        (
+            "events",
+            2,
+            False,
+            [RunText("of another", 0)],
+            len(frames.encode_text(2, "of another")) + frames.EVENT_BYTES,
+            None,
+        ),
     ]
     assert list(runs) == [2]
 
@@ -307,7 +314,7 @@ def test_an_event_of_a_later_version_is_counted_and_left_out() -> None:
     side = Side()
     later = frames.encode_frame(b"\x08\x01\xb2\x01\x04" + b"\x72\x02hi")  # field 14
     frames.dispatch_edge(later, {1: Run(side, 1)}, side)
-    assert side.calls == [("events", 1, False, [], len(later), None)]
+    assert side.calls == [("events", 1, False, [], len(later) + frames.EVENT_BYTES, None)]
 
 
 @pytest.mark.parametrize("other", [frames.encode_data(1, b"x"), frames.encode_head(1, HEAD)])

@@ -167,8 +167,8 @@ def test_runs_of_the_wrong_kind_are_refused(world: RelayWorld) -> None:
 # Events.
 
 
-def test_events_travel_in_their_order_and_the_end_behind_them(world: RelayWorld) -> None:
-    task = world.open_run(1)
+def test_events_travel_in_their_order_and_the_end_behind_them(roomy: RelayWorld) -> None:
+    task = roomy.open_run(1)
     sink = task.sink
     sink.on_taken()
     sink.on_reasoning("hm")
@@ -177,7 +177,7 @@ def test_events_travel_in_their_order_and_the_end_behind_them(world: RelayWorld)
     sink.on_embedding([0.5, -2], 1)
     sink.on_finish("stop")
     task.end(usage=Usage(3, 4, 1))
-    assert world.sent_of(1) == [
+    assert roomy.sent_of(1) == [
         "taken",
         "reasoning hm",
         "text a",
@@ -186,13 +186,13 @@ def test_events_travel_in_their_order_and_the_end_behind_them(world: RelayWorld)
         "finish_reason stop",
         "end OK",
     ]
-    assert world.end_of(1).usage == pb.Usage(prompt_tokens=3, completion_tokens=4, cached_tokens=1)
-    assert not world.relay.runs
-    assert not world.router.current.providers["n1"].backend.runs
+    assert roomy.end_of(1).usage == pb.Usage(prompt_tokens=3, completion_tokens=4, cached_tokens=1)
+    assert not roomy.relay.runs
+    assert not roomy.router.current.providers["n1"].backend.runs
 
 
-def test_what_is_said_in_one_turn_and_belongs_together_is_one_event(world: RelayWorld) -> None:
-    sink = world.open_run(1).sink
+def test_what_is_said_in_one_turn_and_belongs_together_is_one_event(roomy: RelayWorld) -> None:
+    sink = roomy.open_run(1).sink
     for piece in ("a", "", "b", "c"):
         sink.on_text(piece)
     sink.on_text("other", 1)
@@ -205,7 +205,7 @@ def test_what_is_said_in_one_turn_and_belongs_together_is_one_event(world: Relay
     sink.on_tool_call(0, "", "", "")
     sink.on_tool_call(1, "c2", "look", "{}")
     sink.on_tool_call(1, "c3", "again", "{}")
-    assert world.sent_of(1) == [
+    assert roomy.sent_of(1) == [
         "text abc",
         "text other",
         "text d",
@@ -215,9 +215,9 @@ def test_what_is_said_in_one_turn_and_belongs_together_is_one_event(world: Relay
         "call 1 c3 again {}",
     ]
     sink.on_text("g")
-    world.loop.settle()
+    roomy.loop.settle()
     sink.on_text("h")
-    assert world.sent_of(1)[7:] == ["text g", "text h"]
+    assert roomy.sent_of(1)[7:] == ["text g", "text h"]
 
 
 def test_runs_do_not_gather_each_other_s_words(world: RelayWorld) -> None:
@@ -265,15 +265,16 @@ def test_events_are_held_without_credit_and_the_adapter_is_paused(world: RelayWo
         task.sink.on_text(str(number) * 400)
         world.loop.settle()
     said = world.event_bytes_of(1)
-    assert len(said) == 3, "an event is sent while anything is left, and may overdraw"
+    assert len(said) == 2, "an event is sent while anything is left, and may overdraw"
+    assert sum(said) > 1000
     assert task.is_paused
     world.grant(1, sum(said) - 1000)
+    assert len(world.events_of(1)) == 2
+    assert task.is_paused
+    world.grant(1, 1)
     assert len(world.events_of(1)) == 3
     assert task.is_paused
-    world.grant(1, 400)
-    assert len(world.events_of(1)) == 4
-    assert task.is_paused
-    world.grant(1, 2000)
+    world.grant(1, 4000)
     assert not task.is_paused
     assert "".join(event.text for event in world.events_of(1)) == "".join(str(number) * 400 for number in range(5))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from iop_fast._hot.frames import dispatch_node
+from iop_fast._hot.frames import EVENT_BYTES, dispatch_node
 from iop_fast.config.payload import AdapterSettings, NodePayload, ProviderPayload, RuntimeSettings, TimeoutSettings
 from iop_fast.config.schema import NativeModel, NodeLimits
 from iop_fast.node.adapters import Adapter, BrokenAdapter, Surroundings
@@ -397,7 +397,7 @@ class RelayWorld(NodeWorld):
     def event_bytes_of(self, run_id: int) -> list[int]:
         """What each of its events counted of the window."""
         said = (frame for frame in self.sent() if frame.run_id == run_id and frame.HasField("run_event"))
-        return [len(pb.Batch(frames=[frame]).SerializeToString()) for frame in said]
+        return [len(pb.Batch(frames=[frame]).SerializeToString()) + EVENT_BYTES for frame in said]
 
     def end_of(self, run_id: int) -> pb.RunEnd:
         """The one end that was said of a run."""
