@@ -36,18 +36,16 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(command: Sequence[str], timeouts: dict[str, int] | None = None, **keys: Any) -> AsyncIterator[Fleet]:
-    """One Node with one program behind the model `m`, one run at a time; nothing of it may be left."""
+async def fleet(command: Sequence[str], *, capacity: int = 1, **keys: Any) -> AsyncIterator[Fleet]:
+    """One Node with one program behind the model `m`; nothing of it may be left."""
     profile = {"id": "tool", "command": list(command), "kill_after_ms": 200, **keys}
-    entry: dict[str, Any] = {"id": "p1", "type": "cli", "profile": "tool", "models": ["served"], "capacity": 1}
+    entry: dict[str, Any] = {"id": "p1", "type": "cli", "profile": "tool", "models": ["served"]}
     settings = {
         "edge": {"listen": "127.0.0.1:0"},
         "openai": {"listen": "127.0.0.1:0"},
         "admin": {"listen": "127.0.0.1:0"},
         "models": [{"id": "m", "providers": {"p1": "served"}}],
-        "nodes": [
-            {"id": "n1", "token_hash_sha256": TOKEN_HASH, "providers": [entry | {"timeouts": timeouts or {}}]},
-        ],
+        "nodes": [{"id": "n1", "token_hash_sha256": TOKEN_HASH, "providers": [entry | {"capacity": capacity}]}],
     }
     async with AsyncExitStack() as stack:
         edge = await stack.enter_async_context(bench(settings))
@@ -87,6 +85,33 @@ async def a_chat() -> None:
         assert chunks[-1].choices[0].finish_reason == "stop"
         done = await at.client.completions.create(model="m", prompt="once upon a time")
         assert done.choices[0].text == "once upon a time"
+
+
+def test_a_hundred_programs_beside_a_live_link() -> None:
+    run(a_hundred_programs())
+
+
+async def a_hundred_programs() -> None:
+    """None dies of what a library does between fork and exec, and never do more run than there are slots."""
+    most = 0
+    async with fleet(["cat"], capacity=4) as at:
+
+        async def watch() -> None:
+            nonlocal most
+            while True:
+                most = max(most, len(marked(MARK)))
+                await asyncio.sleep(0.01)
+
+        watching = asyncio.create_task(watch())
+        async with asyncio.timeout(30):
+            for start in range(0, 100, 10):
+                asked = [[{"role": "user", "content": f"number {number}"}] for number in range(start, start + 10)]
+                answers = await asyncio.gather(*map(at.chat, asked))
+                assert [answer.choices[0].message.content for answer in answers] == [
+                    messages[0]["content"] for messages in asked
+                ]
+        watching.cancel()
+        assert most <= 4
 
 
 def test_usage_of_json_lines() -> None:

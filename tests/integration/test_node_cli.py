@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -14,12 +15,16 @@ from typing import Any
 
 import pytest
 
+from iop_fast.config.schema import CliProfile
 from iop_fast.node.adapters import BrokenAdapter
+from iop_fast.node.adapters.cli import CliAdapter
 from iop_fast.node.health import State
+from iop_fast.node.registry import Router
 from iop_fast.seams import End, Usage
 from tests.fakes.cli_tools import tool
-from tests.integration.cli_bench import RunEnd, chat, cli_bench, has_ended, open_files, task
+from tests.integration.cli_bench import RunEnd, TaskSink, chat, cli_bench, has_ended, open_files, surroundings, task
 from tests.integration.node_bench import on_uvloop, until
+from tests.unit.node.worlds import payload, provider, settings
 
 OK = End(RunEnd.OK, "", None)
 CANCELLED = End(RunEnd.CANCELLED, "cancelled", None)
@@ -512,6 +517,38 @@ async def test_the_daemon_of_one_run_is_not_anothers() -> None:
         assert bench.marked() == []
 
 
+@on_uvloop
+async def test_a_replaced_adapter_lets_its_program_finish() -> None:
+    """B29: swapped by a refresh while it runs; its spawner goes when the last run has ended."""
+    profile = CliProfile(id="p", command=tuple(tool("trickle", "10", "30")))
+    router = Router(surroundings(profile))
+    entry = provider(adapter_type="cli", settings=settings("", profile="p"))
+    await router.apply(payload(entry))
+    backend = router.current.providers["p1"].backend
+    adapter = backend.adapter
+    assert isinstance(adapter, CliAdapter)
+    sink = TaskSink()
+    run = InRegistry()
+    backend.enter(run)
+    adapter.run_adapter(entry).start(chat(), sink)
+    await sink.said("3")
+    await router.apply(payload())
+    assert router.retired_count == 1
+    assert await sink.ended() == OK
+    assert sink.text.endswith("29")
+    backend.leave(run)
+    await until(lambda: adapter.spawner.pid is None, "the spawner has gone")
+    await until(lambda: router.retired_count == 0, "the adapter is closed")
+    await router.close()
+
+
+class InRegistry:
+    """A run, as far as a registry knows of runs."""
+
+    def cut(self, detail: str) -> None:
+        raise AssertionError(detail)
+
+
 # The program itself.
 
 
@@ -604,7 +641,7 @@ async def test_no_descriptor_stays_behind() -> None:
     async with cli_bench(tool("say")) as bench:
         await bench.ask()
         ours, spawners = open_files(os.getpid()), bench.spawner_fds()
-        for _ in range(10):
+        for _ in range(5):
             await asyncio.gather(*(bench.ask(chat("x" * 100_000)) for _ in range(4)))
         assert (open_files(os.getpid()), bench.spawner_fds()) == (ours, spawners)
 
@@ -630,3 +667,33 @@ async def test_nothing_outlives_a_node_that_is_killed() -> None:
     node.kill()
     await node.wait()
     await until(lambda: all(map(has_ended, pids)), "everything is gone")
+
+
+SANDBOX = [
+    *("bwrap", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),
+    *("--tmpfs", "/home", "--chdir", "/home", "--unshare-all", "--die-with-parent", "--"),
+]
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@on_uvloop
+async def test_a_sandbox_sees_nothing_of_the_node() -> None:
+    look = "ls /proc | grep -c '^[0-9]'; ls /tmp /home; cat /proc/net/route | wc -l"
+    async with cli_bench([*SANDBOX, "sh", "-c", look]) as bench:
+        sink = await bench.ask()
+        assert sink.end == OK
+        processes, *rest = sink.text.split("\n")
+        assert int(processes) < 6
+        assert rest[-1] == "1", "no route: a header alone"
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@pytest.mark.parametrize("name", ["stubborn", "family"])
+@on_uvloop
+async def test_a_sandbox_ends_as_any_program_does(name: str) -> None:
+    async with cli_bench([*SANDBOX, *tool(name)]) as bench:
+        sink = bench.start()
+        await until(lambda: sink.text != "", "it runs")
+        assert sink.handle is not None
+        sink.handle.cancel()
+        assert await sink.ended(limit_s=2.0) == CANCELLED

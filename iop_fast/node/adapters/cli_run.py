@@ -286,7 +286,7 @@ class CliRun:
             self._stop(End(pb.RunEnd.UPSTREAM_ERROR, str(error), self._output.usage))
             return
         if is_full and self._state in (RunState.RUNNING, RunState.DRAINING):
-            log.warning("cli_output_full", profile=self._setting.profile.id)
+            log.debug("cli_output_full", profile=self._setting.profile.id)
             self._sink.on_finish("length")
             self._stop(End(pb.RunEnd.OK, "", self._output.usage))
 
@@ -325,7 +325,7 @@ class CliRun:
 
     def _on_kill_timer(self) -> None:
         self._kill_timer = None
-        log.info("cli_killed", profile=self._setting.profile.id, pid=self._program.pid)
+        log.debug("cli_killed", profile=self._setting.profile.id, pid=self._program.pid)
         self._finish()
 
     # The end.
@@ -366,7 +366,7 @@ class CliRun:
     def _failure(self, code: int) -> End:
         """Return the end of a program that failed."""
         profile = self._setting.profile
-        log.warning("cli_failed", profile=profile.id, exit=code, has_output=self._has_said)
+        log.debug("cli_failed", profile=profile.id, exit=code, has_output=self._has_said)
         if self._output.error:
             detail = f"the program said: {clean(self._output.error, self._setting.secrets)}"
         else:

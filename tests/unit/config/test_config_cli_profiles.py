@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 
 from iop_fast.config.loader import load_node_text
 from iop_fast.config.schema import CliProfile
@@ -107,3 +111,13 @@ def test_other_braces_are_left_alone() -> None:
 def test_a_program_that_may_take_too_long_to_end_is_a_warning(kill_after_ms: int, limits: str, expected: str) -> None:
     (found,) = findings(f"{{id: p, command: [x], kill_after_ms: {kill_after_ms}}}", limits)
     assert found.startswith(f"warning: cli_profiles[p].kill_after_ms: {expected}")
+
+
+def test_the_documentations_profiles_are_accepted() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "command-line-tools.md").read_text(encoding="utf-8")
+    whole, sandboxed = re.findall(r"^ *```yaml\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    loaded = load_node_text(whole, "node.yaml")
+    assert loaded.warnings == ()
+    assert [profile.id for profile in loaded.config.cli_profiles] == ["summarize", "assistant"]
+    command = yaml.safe_load(sandboxed)["command"]
+    assert only(f"{{id: p, command: {command}}}").command == tuple(command)
