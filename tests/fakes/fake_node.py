@@ -30,14 +30,17 @@ T = TypeVar("T")
 
 
 class FakeRun:
-    """A run as the Node's side sees it."""
+    """A run as the Node's side sees it: a tunnel, or a normalized one (`is_normalized`, `opening`)."""
 
     def __init__(self, node: FakeNode, frame: pb.Frame) -> None:
         self.node = node
         self.run_id = frame.run_id
+        self.is_normalized = frame.WhichOneof("body") == "run_request"
         self.request = frame.tunnel_request
-        self.body = bytearray(frame.tunnel_request.body)
-        self.is_complete = frame.tunnel_request.body_complete
+        self.opening = frame.run_request
+        first = self.opening.input if self.is_normalized else self.request.body
+        self.body = bytearray(first)
+        self.is_complete = self.opening.input_complete if self.is_normalized else self.request.body_complete
         self.is_cancelled = False
         self.window = 256 * 1024
 
@@ -55,6 +58,21 @@ class FakeRun:
         end = pb.RunEnd(status=status, detail=detail, usage=usage)  # type: ignore[arg-type]
         await self.node.send(pb.Frame(run_id=self.run_id, end=end))
         self.node.runs.pop(self.run_id, None)
+
+    @property
+    def input(self) -> pb.RunInput:
+        """What a normalized run works on; all of it must have come."""
+        assert self.is_complete
+        assert len(self.body) == self.opening.input_length
+        return pb.RunInput.FromString(bytes(self.body))
+
+    async def say(self, *events: pb.RunEvent, end: pb.RunEnd | None = None) -> None:
+        """Send events of a normalized run in one message, and maybe its end."""
+        frames = [pb.Frame(run_id=self.run_id, run_event=event) for event in events]
+        if end is not None:
+            frames.append(pb.Frame(run_id=self.run_id, end=end))
+            self.node.runs.pop(self.run_id, None)
+        await self.node.send(*frames)
 
     async def answer(self, body: bytes, status: int = 200, content_type: bytes = b"application/json") -> None:
         """Answer whole, in one message."""
@@ -278,7 +296,7 @@ class FakeNode:
     def _take(self, frame: pb.Frame) -> None:
         kind = frame.WhichOneof("body")
         run = self.runs.get(frame.run_id)
-        if kind == "tunnel_request":
+        if kind in ("tunnel_request", "run_request"):
             run = self.runs[frame.run_id] = FakeRun(self, frame)
             if self.on_run is None:
                 self._new_runs.append(run)
