@@ -12,7 +12,7 @@ from iop_fast.cli.tables import seconds, table
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(0, 1000), default=20, show_default=True, help="Rows of each list.")
+@click.option("--limit", type=click.IntRange(0, 500), default=20, show_default=True, help="Rows of each list.")
 @admin_options
 def queue(limit: int, admin: str | None, config: Path | None, as_json: bool) -> None:
     """Show who waits, in the order of the queue, and what stands between each and a slot."""

@@ -12,7 +12,7 @@ from iop_fast.cli.tables import seconds, table
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(0, 1000), default=50, show_default=True, help="Rows, the oldest first.")
+@click.option("--limit", type=click.IntRange(0, 500), default=50, show_default=True, help="Rows, the oldest first.")
 @admin_options
 def runs(limit: int, admin: str | None, config: Path | None, as_json: bool) -> None:
     """Show what runs where, the oldest first.

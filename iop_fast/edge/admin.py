@@ -91,13 +91,13 @@ def admin_app(readiness: Readiness, status: Callable[[], Awaitable[Any]], own_ho
     return app
 
 
-def add_document(app: web.Application, document: object) -> None:
-    """Add /openapi.json: what the HTTP listener serves, for tools."""
+def add_document(app: web.Application, path: str, make: Callable[[], object]) -> None:
+    """Add a document about a listener, for tools; it is made when it is asked for."""
 
     async def get_document(request: web.Request) -> web.Response:
-        return json_answer(document)
+        return json_answer(make())
 
-    app.router.add_get("/openapi.json", get_document)
+    app.router.add_get(path, get_document)
 
 
 def add_probes(app: web.Application, readiness: Readiness) -> None:

@@ -35,6 +35,7 @@ from iop_fast.config.payload import compile_payloads
 from iop_fast.config.schema import EdgeConfig, ServerTls
 from iop_fast.config.schema.fields import parse_address
 from iop_fast.edge.admin import Readiness, add_document, admin_app, observe_app
+from iop_fast.edge.admin_openapi import admin_document
 from iop_fast.edge.ages import Ticker
 from iop_fast.edge.disk import DiskFile
 from iop_fast.edge.feed import Feed, Parts, add_feed
@@ -223,7 +224,8 @@ class Edge:
         add_views(app, self.state, self.links)
         add_feed(app, self._feed)
         add_logs(app)
-        add_document(app, document(config.openai.listen))
+        add_document(app, "/openapi.json", partial(document, config.openai.listen))
+        add_document(app, "/openapi-admin.json", admin_document)
         stack.push_async_callback(self.refresher.stop)
         self._admin = Site(app)
         await self._admin.start(listen)

@@ -1,6 +1,8 @@
-"""What `GET /events` of the admin listener says: the JSON of its parts. Stable; parts and fields may be added.
+"""The JSON of the admin listener's pages about requests, and of the parts of its feed. Stable; fields may be added.
 
-The stream is text/event-stream. The first event is `snapshot` and holds every part of `Snapshot`. Then, each second in
+`GET /queue` is a QueuePart, `/runs` a RunsPage, `/explain` an ExplainPage, and `/events` sends the parts of a Snapshot:
+
+it is text/event-stream. The first event is `snapshot` and holds every part of `Snapshot`. Then, each second in
 which something differs, an event `change` holds the parts that differ, each whole: merge it over what is there by
 top-level key. While nothing differs, a comment every 15 s keeps the connection. A reader that comes again gets a new
 `snapshot`.
@@ -11,7 +13,9 @@ Lists are bounded, and a total says how many there are. Times are milliseconds; 
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any
+
+from typing_extensions import TypedDict  # pydantic reads these, and before Python 3.12 only so
 
 
 class EdgePart(TypedDict):
@@ -121,6 +125,75 @@ class QueuePart(TypedDict):
     waiters: list[WaiterRow]
     lines: list[LineRow]
     lines_total: int
+
+
+# One request on a Node. `age_ms` is since the grant, `ttfb_ms` null before the answer's head, `bytes_out` what has gone
+# to the client of the answer. `state` is dispatched, streaming or cancelling.
+RunRow = TypedDict(
+    "RunRow",
+    {
+        "run": int,
+        "request": str,
+        "principal": str,
+        "model": str,
+        "node_id": str,
+        "provider_id": str,
+        "class": str,
+        "state": str,
+        "queue_ms": int,
+        "age_ms": int,
+        "ttfb_ms": int | None,
+        "estimated_tokens": int,
+        "bytes_out": int,
+    },
+)
+
+
+class RunsPage(TypedDict):
+    """What runs, the oldest first."""
+
+    total: int
+    runs: list[RunRow]
+
+
+class CandidateRow(TypedDict):
+    """One provider of a model, in the order of the file, and what stands between it and the request.
+
+    `verdict` is taken_next, free, full, no_long_slot, node_offline, unhealthy, disabled, draining or cannot; `reason`
+    says it in words. Capacities are as configured.
+    """
+
+    node_id: str
+    provider_id: str
+    served: str
+    verdict: str
+    reason: str
+    priority: int
+    in_flight: int
+    capacity: int
+    long_in_flight: int
+    long_capacity: int
+    queued: int
+
+
+# What would become of a request now. `decision` is run, wait, queue_full, provider_unavailable or unsupported_by_model.
+# `position` is 0 when it would run, else its place among those who wait for the same providers, null where no provider
+# is live.
+ExplainPage = TypedDict(
+    "ExplainPage",
+    {
+        "model": str,
+        "tokens": int,
+        "class": str,
+        "needs": list[str],
+        "decision": str,
+        "position": int | None,
+        "why": str,
+        "retry_after_s": int | None,
+        "candidates": list[CandidateRow],
+        "candidates_total": int,
+    },
+)
 
 
 class RatesPart(TypedDict):

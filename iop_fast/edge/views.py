@@ -10,10 +10,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any, cast
+from typing import NamedTuple, cast
 
 from iop_fast._core.admission import SnapshotRow
-from iop_fast.edge.event_shapes import LineRow, QueuePart, WaiterRow
+from iop_fast.edge.event_shapes import (
+    CandidateRow,
+    ExplainPage,
+    LineRow,
+    QueuePart,
+    RunRow,
+    RunsPage,
+    WaiterRow,
+)
 from iop_fast.edge.exchange import Exchange
 from iop_fast.edge.gate import Gate
 from iop_fast.edge.links import Links
@@ -23,7 +31,7 @@ from iop_fast.edge.state import EdgeState
 
 NS_PER_MS = 1_000_000
 
-LIMIT_DEFAULT, LIMIT_MAX = 100, 1_000
+LIMIT_DEFAULT, LIMIT_MAX = 100, 500
 
 # How each verdict of admission on a provider reads after a number of them, as they would be looked at.
 VERDICTS: Mapping[str, str] = {
@@ -42,23 +50,32 @@ VERDICTS: Mapping[str, str] = {
 Kind = tuple[str, bool, int, Key | None]  # model, is long, needs, a provider that is not asked again
 
 
+class Block(NamedTuple):
+    """What stands between requests of one kind and a slot."""
+
+    needs: list[str]
+    verdicts: dict[str, int]
+    why: str
+
+
 class Blocks:
     """Why requests wait, looked up once for each kind of them."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._known: dict[Kind, dict[str, int]] = {}
+        self._known: dict[Kind, Block] = {}
 
-    def verdicts(self, kind: Kind) -> dict[str, int]:
-        """Count the providers of a model by what stands between each and a request of this kind."""
+    def of(self, kind: Kind) -> Block:
+        """Say what stands between requests of a kind and a slot."""
         found = self._known.get(kind)
         if found is None:
             model, is_long, needs, excluded = kind
-            found = self._known[kind] = self._gate.verdicts(model, is_long, needs)
-            if excluded is not None and found.get("free"):
-                found["free"] -= 1
-                found["failed_before"] = 1
-                found = self._known[kind] = {word: count for word, count in found.items() if count}
+            verdicts = self._gate.verdicts(model, is_long, needs)
+            if excluded is not None and verdicts.get("free"):
+                verdicts["free"] -= 1
+                verdicts["failed_before"] = 1
+            counts = {word: count for word, count in verdicts.items() if count}
+            found = self._known[kind] = Block(need_names(needs), counts, in_words(counts))
         return found
 
 
@@ -83,7 +100,7 @@ def queue_view(edge: EdgeState, limit: int) -> QueuePart:
     blocks = Blocks(gate)
     waiters: list[WaiterRow] = []
     for place, row in enumerate(gate.waiters(limit), 1):
-        verdicts = blocks.verdicts((row.model, row.is_long, row.needs, row.excluded))
+        block = blocks.of((row.model, row.is_long, row.needs, row.excluded))
         request = cast(Exchange, row.owner).request
         waiters.append(
             {
@@ -92,24 +109,26 @@ def queue_view(edge: EdgeState, limit: int) -> QueuePart:
                 "principal": request.principal.principal,
                 "model": row.model,
                 "class": class_of(row.is_long),
-                "needs": need_names(row.needs),
+                "needs": block.needs,
                 "age_ms": (now_ns - row.enqueued_at_ns) // NS_PER_MS,
                 "is_readmitted": row.is_readmitted,
-                "blocked_by": verdicts,
-                "why": in_words(verdicts),
+                "blocked_by": block.verdicts,
+                "why": block.why,
             }
         )
-    lines: list[LineRow] = [
-        {
-            "model": line.model,
-            "class": class_of(line.is_long),
-            "needs": need_names(line.needs),
-            "waiting": line.waiting,
-            "oldest_ms": (now_ns - line.enqueued_at_ns) // NS_PER_MS,
-            "why": in_words(blocks.verdicts((line.model, line.is_long, line.needs, line.excluded))),
-        }
-        for line in gate.lines(limit)
-    ]
+    lines: list[LineRow] = []
+    for line in gate.lines(limit):
+        block = blocks.of((line.model, line.is_long, line.needs, line.excluded))
+        lines.append(
+            {
+                "model": line.model,
+                "class": class_of(line.is_long),
+                "needs": block.needs,
+                "waiting": line.waiting,
+                "oldest_ms": (now_ns - line.enqueued_at_ns) // NS_PER_MS,
+                "why": block.why,
+            }
+        )
     return {
         "waiting": gate.waiting,
         "max_queue": gate.max_queue,
@@ -121,7 +140,7 @@ def queue_view(edge: EdgeState, limit: int) -> QueuePart:
     }
 
 
-def explain_view(edge: EdgeState, model: str, tokens: int, needs: int, limit: int) -> dict[str, Any]:
+def explain_view(edge: EdgeState, model: str, tokens: int, needs: int, limit: int) -> ExplainPage:
     """What would become of a request for a model of that many tokens now, and what each provider has to do with it.
 
     Raises KeyError for an unknown model.
@@ -159,7 +178,7 @@ def decide(gate: Gate, is_able: bool, position: int | None) -> str:
     return "wait" if gate.waiting < gate.max_queue else "queue_full"
 
 
-def candidate_row(row: SnapshotRow, served: str, verdict: str) -> dict[str, Any]:
+def candidate_row(row: SnapshotRow, served: str, verdict: str) -> CandidateRow:
     """One provider of a model, and what stands between it and the request."""
     return {
         "node_id": row.node_id,
@@ -176,7 +195,7 @@ def candidate_row(row: SnapshotRow, served: str, verdict: str) -> dict[str, Any]
     }
 
 
-def runs_view(edge: EdgeState, links: Links, limit: int) -> dict[str, Any]:
+def runs_view(edge: EdgeState, links: Links, limit: int) -> RunsPage:
     """What runs on the Nodes, the oldest run first."""
     now_ns = edge.clock.now_ns()
     found = (links.current(node_id) for node_id in edge.runtime.payloads)
@@ -193,7 +212,7 @@ def run_id(listed: tuple[int, object]) -> int:
     return listed[0]
 
 
-def run_row(number: int, run: Exchange, now_ns: int) -> dict[str, Any]:
+def run_row(number: int, run: Exchange, now_ns: int) -> RunRow:
     """One run: whose, where, since when, and how far it is."""
     return {
         "run": number,

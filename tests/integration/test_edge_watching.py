@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import jsonschema
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -363,7 +364,7 @@ def test_explain_tells_a_long_request_from_a_short_one_and_what_nobody_can() -> 
 @pytest.mark.parametrize(
     ("path", "status", "said"),
     [
-        ("/queue?limit=1001", 400, "limit: expected a number from 0 to 1000"),
+        ("/queue?limit=501", 400, "limit: expected a number from 0 to 500"),
         ("/runs?limit=x", 400, "limit: expected a number"),
         ("/explain", 400, "model: expected the id of a model"),
         ("/explain?model=mm", 404, "did you mean 'm'?"),
@@ -422,6 +423,36 @@ def test_readiness_names_its_checks_and_is_the_first_to_go() -> None:
             ready = await page(b, "/readyz?verbose", 503)
             assert (ready["reasons"], ready["checks"]["not_draining"]) == (["draining"], False)
             assert value(await metrics(b), "iop_ready") == 0
+
+    run(work())
+
+
+def test_the_document_of_this_listener_is_true() -> None:
+    async def work() -> None:
+        async with bench() as b:
+            node = await b.ready()
+            calls = [asyncio.create_task(b.chat()) for _ in range(2)]
+            first = await node.next_run()
+            await b.waiting(1)
+            document = await page(b, "/openapi-admin.json")
+            for path, operations in document["paths"].items():
+                for method in operations:
+                    if path == "/events":
+                        continue  # it does not end
+                    send = b.client.post(b.admin(path), json={}) if method == "post" else b.client.get(b.admin(path))
+                    async with send as answer:
+                        assert answer.status in (200, 400), path
+                        assert str(answer.status) in operations[method]["responses"], path
+            for path, name in (("/queue", "Queue"), ("/runs", "Runs"), ("/explain?model=m", "Explanation")):
+                schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+                jsonschema.validate(await page(b, path), schema)
+            async with reader(b) as one:
+                _, snapshot = await one.next() or ("", {})
+            schema = {"$ref": "#/components/schemas/Snapshot", "components": document["components"]}
+            jsonschema.validate(snapshot, schema)
+            await first.answer(b"{}")
+            await (await node.next_run()).answer(b"{}")
+            await asyncio.gather(*calls)
 
     run(work())
 
