@@ -42,23 +42,28 @@ UNREADY = {
 class Readiness:
     """Whether a load balancer should send requests here, and if not, why."""
 
-    __slots__ = ("_clock", "_edge", "_links", "_listening_at_ns")
+    __slots__ = ("_clock", "_edge", "_is_leaving", "_links", "_listening_at_ns")
 
     def __init__(self, edge: EdgeState, links: Links, clock: Clock) -> None:
         self._edge = edge
         self._links = links
         self._clock = clock
         self._listening_at_ns: int | None = None
+        self._is_leaving = False
 
     def note_listening(self) -> None:
         """Every listener is bound."""
         self._listening_at_ns = self._clock.now_ns()
 
+    def note_leaving(self) -> None:
+        """The Edge is going to drain; requests are still taken."""
+        self._is_leaving = True
+
     def checks(self) -> dict[str, bool]:
         """Return what being ready asks for, each with whether it is so."""
         bound_at_ns = self._listening_at_ns
         return {
-            "not_draining": not self._edge.is_draining,
+            "not_draining": not self._edge.is_draining and not self._is_leaving,
             "listeners_bound": bound_at_ns is not None,
             "node_was_ready": self._links.was_ready
             or (bound_at_ns is not None and self._clock.now_ns() - bound_at_ns >= NODE_GRACE_NS),

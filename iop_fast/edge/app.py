@@ -6,9 +6,9 @@ configuration file, signals, garbage collection, exit codes.
 Start. Listeners are bound in this order, so that clients can connect only when everything behind the front is there:
 link, admin, observe, front. What is bound is taken down again when a later one fails.
 
-Stop. `drain` first: readiness false, new requests refused and waiting ones ended with 503 `draining`, the Nodes told;
-running answers get their limit. Then `stop`, which takes everything down in the reverse order of the start and waits
-for nothing that another side decides.
+Stop. `drain` first: readiness false, then, after the delay that load balancers may need, new requests refused and
+waiting ones ended with 503 `draining`, the Nodes told; running answers get their limit. Then `stop`, which takes
+everything down in the reverse order of the start and waits for nothing that another side decides.
 """
 
 from __future__ import annotations
@@ -259,9 +259,14 @@ class Edge:
     # Stop.
 
     async def drain(self) -> None:
-        """Stop taking requests and let running answers end, within `openai.limits.drain_ms`."""
+        """Say for `openai.limits.drain_delay_ms` that this Edge is not ready, then stop taking requests and let running
+        answers end, within `drain_ms`."""
         config = self._loaded.config
-        limit_ms = config.openai.limits.drain_ms
+        limit_ms, delay_ms = config.openai.limits.drain_ms, config.openai.limits.drain_delay_ms
+        if delay_ms:
+            self.readiness.note_leaving()
+            log.info("edge_leaving", delay_ms=delay_ms)
+            await asyncio.sleep(delay_ms / 1000)
         log.info("edge_draining", runs=self.links.run_count, waiting=self.gate.waiting, limit_ms=limit_ms)
         deadline = self._loop.time() + limit_ms / 1000
         self.state.start_draining()
@@ -321,7 +326,8 @@ async def run_edge(config_path: Path) -> int:
     manager.ready(edge.status_line)
     follow_reloads(edge, signals, manager)
     await signals.first.wait()
-    manager.stopping(loaded.config.openai.limits.drain_ms / 1000 + LEAVING_S)
+    limits = loaded.config.openai.limits
+    manager.stopping((limits.drain_delay_ms + limits.drain_ms) / 1000 + LEAVING_S)
     code = await drain_until_cut(edge, signals)
     watchdog = threading.Timer(STOP_LIMIT_S, os._exit, (code,))
     watchdog.daemon = True

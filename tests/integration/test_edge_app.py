@@ -467,6 +467,29 @@ def test_a_drain_lets_the_running_finish_and_turns_away_everybody_else() -> None
     run(work())
 
 
+def test_load_balancers_may_turn_away_before_a_drain_refuses_anything() -> None:
+    async def work() -> None:
+        limits = {"listen": "127.0.0.1:0", "limits": {"drain_delay_ms": 86_400_000}}
+        async with bench(config(openai=limits)) as b:
+            node = await b.ready()
+            draining = start(b.edge.drain())
+
+            async def is_unready() -> bool:
+                async with b.client.get(b.admin("/readyz")) as answer:
+                    return answer.status == 503 and (await answer.json())["reasons"] == ["draining"]
+
+            await until(is_unready, "not ready")
+            running = start(b.chat())
+            await (await node.next_run()).answer(b"{}")
+            assert (await running).status == 200
+            assert not draining.done()
+            draining.cancel()
+            await asyncio.gather(draining, return_exceptions=True)
+            await b.idle()
+
+    run(work())
+
+
 def test_a_drain_ends_at_its_limit() -> None:
     async def work() -> None:
         limits = {"listen": "127.0.0.1:0", "limits": {"drain_ms": 200}}

@@ -64,7 +64,7 @@ def test_edge_and_node_tell_their_service_manager_what_they_do(tmp_path: Path) -
     settings = config(
         {"n1": [ECHO], "n2": [{**ECHO, "id": "p2"}]},
         edge={"listen": f"127.0.0.1:{link}"},
-        openai={"listen": f"127.0.0.1:{http}", "limits": {"drain_ms": 20_000}},
+        openai={"listen": f"127.0.0.1:{http}", "limits": {"drain_ms": 19_000, "drain_delay_ms": 1}},
         admin={"listen": f"127.0.0.1:{admin}"},
     )
     write(tmp_path, settings)
@@ -87,7 +87,7 @@ def test_edge_and_node_tell_their_service_manager_what_they_do(tmp_path: Path) -
                     async with client.post(f"http://127.0.0.1:{http}{CHAT}", json=body) as answer:
                         assert answer.status == 200
                     await reload_and_refuse(edge_process, of_edge, settings, tmp_path)
-                    await stop(edge_process, of_edge, 20.0)
+                    await stop(edge_process, of_edge, 19.0)
                 await stop(node_process, of_node, 7.0)
 
     run(work())

@@ -179,6 +179,15 @@ class HttpLimits(Section):
         le=DAY_MS,
         at_limit="connection cut; the provider's run is cancelled",
     )
+    drain_delay_ms: int = setting(
+        "Time from the signal to stop until the Edge refuses requests. `/readyz` says no all along, so that load"
+        " balancers which ask it have turned away by then.",
+        apply="restart",
+        unit="ms",
+        default=0,
+        ge=0,
+        le=DAY_MS,
+    )
     drain_ms: int = setting(
         "Time that running answers get to end when the Edge shuts down.",
         apply="restart",
