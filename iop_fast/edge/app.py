@@ -200,7 +200,7 @@ class Edge:
         credentials = None
         if config.edge.tls is not None:
             identity = self._use_certificate("edge.tls", config.edge.tls, server_identity)
-            watch = CertificateWatch("edge.tls", config.edge.tls, identity.reload, has_authorities=True)
+            watch = CertificateWatch("edge.tls", config.edge.tls, identity.reload)
             self._ticker.register(watch.look)
             credentials = identity.credentials()
         self._link_server = await streams.serve(
@@ -242,8 +242,8 @@ class Edge:
         context, tls = None, config.openai.tls
         if tls is not None:
             context = self._use_certificate("openai.tls", tls, http_context)
-            reload = partial(context.load_cert_chain, tls.cert_file, tls.key_file)
-            self._ticker.register(CertificateWatch("openai.tls", tls, reload).look)
+            watch = CertificateWatch("openai.tls", tls, lambda: self.front.renew_tls(http_context(tls)))
+            self._ticker.register(watch.look)
         await self.front.start(*parse_address(config.openai.listen), tls=context)
         stack.callback(self.front.close)
 

@@ -2,8 +2,7 @@
 
 A pair of files that does not load is never handed on: at start it is why the Edge does not start, later it is said once
 and the pair in use stays. Between the replacement of one file and of the other such a pair is normal. Connections that
-are open keep the certificate they began with. The link takes over changed client authorities too; on the HTTP front,
-whose context cannot forget one, they take a restart.
+are open keep the certificate they began with. Changed client authorities are taken over in the same way.
 """
 
 from __future__ import annotations
@@ -42,16 +41,13 @@ class CertificateWatch:
 
     __slots__ = ("_files", "_section", "_stamps", "_take_over", "_tls")
 
-    def __init__(
-        self, section: str, tls: ServerTls, take_over: Callable[[], object], *, has_authorities: bool = False
-    ) -> None:
-        """`section` names the listener in the log; `take_over` raises OSError for what it cannot use. With
-        `has_authorities` it takes over client authorities too."""
+    def __init__(self, section: str, tls: ServerTls, take_over: Callable[[], object]) -> None:
+        """`section` names the listener in the log; `take_over` raises OSError for what it cannot use."""
         self._section = section
         self._tls = tls
         self._take_over = take_over
         self._files = [tls.cert_file, tls.key_file]
-        if has_authorities and tls.client_ca_file is not None:
+        if tls.client_ca_file is not None:
             self._files.append(tls.client_ca_file)
         self._stamps = read_stamps(self._files)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import ssl
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from iop_fast.config.loader import load_node_text
@@ -151,6 +154,61 @@ def test_replaced_certificates_and_authorities_are_taken_over_on_both_sides(tmp_
                 await until(is_turned_away, "the old certificate to be refused")
             await asyncio.to_thread(second.issue, "node", "n1")
             await until(lambda: n.dialer.is_ready, "the session with the new certificate")
+
+    run(work())
+
+
+def test_clients_of_another_authority_are_let_in_and_those_of_the_first_no_more(tmp_path: Path) -> None:
+    """The HTTP listener takes the new authorities over: a ticket of an earlier session lets nobody in past them."""
+    cert, key = make_certificate(tmp_path)
+    first, second = Authority(tmp_path, "first"), Authority(tmp_path, "second")
+    trusted = tmp_path / "clients.pem"
+    trusted.write_bytes(first.cert.read_bytes())
+    tls = {"cert_file": str(cert), "key_file": str(key), "client_ca_file": str(trusted)}
+    contexts = []
+    for authority in (first, second):
+        context = ssl.create_default_context(cafile=str(cert))
+        context.load_cert_chain(*authority.issue("client", "client"))
+        contexts.append(context)
+
+    async def work() -> None:
+        async with bench(config(openai={"listen": "127.0.0.1:0", "tls": tls})) as b:
+            sessions: list[ssl.SSLSession | None] = [None, None]
+
+            def ask(number: int) -> bool:
+                """One request on a connection of its own, with the ticket of the last one."""
+                with socket.create_connection(("127.0.0.1", b.edge.http_port), timeout=10) as plain:
+                    try:
+                        session = sessions[number]
+                        with contexts[number].wrap_socket(
+                            plain, server_hostname="localhost", session=session
+                        ) as secure:
+                            secure.sendall(b"GET /v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                            answer = secure.recv(65536)
+                            sessions[number] = secure.session
+                            return answer.startswith(b"HTTP/1.1 200 ")
+                    except (ssl.SSLError, ConnectionError):
+                        return False
+
+            async def let_in() -> list[bool]:
+                return [await asyncio.to_thread(ask, number) for number in (0, 1)]
+
+            async def is_turned() -> bool:
+                return await let_in() == [False, True]
+
+            assert await let_in() == [True, False]
+            assert sessions[0] is not None
+            kept = aiohttp.TCPConnector(ssl=contexts[0])
+            async with aiohttp.ClientSession(connector=kept) as client:
+                url = f"https://localhost:{b.edge.http_port}/v1/models"
+                async with client.get(url) as answer:
+                    assert answer.status == 200
+                port = b.edge.http_port
+                trusted.write_bytes(second.cert.read_bytes())
+                await until(is_turned, "the other authority's clients to be let in")
+                assert b.edge.http_port == port
+                async with client.get(url) as answer:
+                    assert answer.status == 200, "a connection that was open goes on"
 
     run(work())
 

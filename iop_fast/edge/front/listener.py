@@ -17,7 +17,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from iop_fast import logs
 from iop_fast.config.schema.front import HttpLimits
@@ -81,6 +81,7 @@ class Front(Shared):
         self._register(ticker or self._own_ticker)
 
         self._servers: list[asyncio.Server] = []
+        self._renewals: asyncio.Task[None] | None = None
         self._connections: dict[Connection, None] = {}
         self._by_address: dict[str, int] = {}  # open connections, counted only where they are limited
         self._refused: dict[Connection, None] = {}
@@ -111,15 +112,7 @@ class Front(Shared):
         The port is never shared: two Edges on one port would be two ledgers over one fleet.
         """
         try:
-            server = await self.loop.create_server(
-                cast(Callable[[], asyncio.BaseProtocol], self._make_connection),
-                host,
-                port,
-                backlog=BACKLOG,
-                reuse_port=False,
-                ssl=tls,
-                ssl_handshake_timeout=TLS_HANDSHAKE_S if tls is not None else None,
-            )
+            server = await self._listen(tls, host=host, port=port, reuse_port=False)
         except OSError as error:
             raise _named(error, host, port) from None
         for sock in server.sockets:
@@ -128,6 +121,42 @@ class Front(Shared):
         if self._own_ticker is not None and not self._own_ticker.is_running:
             self._own_ticker.start()
         log.info("http_listening", host=host, port=server.sockets[0].getsockname()[1], tls=tls is not None)
+
+    def renew_tls(self, tls: ssl.SSLContext) -> None:
+        """Take new connections by another context from the next turn on; open ones keep theirs.
+
+        A context cannot forget an authority, and it hands out tickets that spare a client the check: so the listening
+        sockets, which stay bound, pass to servers with the new one.
+        """
+        self._renewals = self.loop.create_task(self._renew_tls(tls, self._renewals))
+
+    async def _renew_tls(self, tls: ssl.SSLContext, earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            await earlier
+        kept: list[asyncio.Server] = []
+        dropped = self._servers
+        try:
+            for server in dropped:
+                for listening in server.sockets:
+                    kept.append(await self._listen(tls, sock=socket.socket(fileno=os.dup(listening.fileno()))))
+        except OSError as error:
+            log.error("certificate_not_used", section="openai.tls", error=error)
+            kept, dropped = dropped, kept
+        if all(server.is_serving() for server in self._servers):
+            self._servers = kept
+        else:
+            dropped = [*kept, *dropped]  # accepting was stopped meanwhile
+        for server in dropped:
+            server.close()
+
+    async def _listen(self, tls: ssl.SSLContext | None, **where: Any) -> asyncio.Server:
+        return await self.loop.create_server(
+            cast(Callable[[], asyncio.BaseProtocol], self._make_connection),
+            backlog=BACKLOG,
+            ssl=tls,
+            ssl_handshake_timeout=TLS_HANDSHAKE_S if tls is not None else None,
+            **where,
+        )
 
     def _find_dead_clients(self, listener: socket.socket) -> None:
         """Have the kernel end connections whose other end is gone; accepted sockets inherit the options (Linux)."""
