@@ -38,7 +38,7 @@ from iop_fast.edge.usage import UsageBook, usage_state
 from iop_fast.errors import Failure
 
 if TYPE_CHECKING:
-    from iop_fast.edge.exchange import Exchange
+    from iop_fast.edge.record import Record
     from iop_fast.edge.runtime import Runtime
 
 NS_PER_MS = 1_000_000
@@ -101,41 +101,41 @@ class Books:
         """Add one to a counter."""
         self.counters[name] = self.counters.get(name, 0) + 1
 
-    def close(self, exchange: Exchange, now_ns: int) -> None:
-        """Write down a finished exchange. Called once, when everything about it is known."""
-        outcome = exchange.outcome
+    def close(self, record: Record, now_ns: int) -> None:
+        """Write down a finished record. Called once, when everything about it is known."""
+        outcome = record.outcome
         self.count(outcome)
-        self._measure(exchange, now_ns)
+        self._measure(record, now_ns)
         state = ""
-        if exchange.was_seen and exchange.request.surface.is_metered:
-            state = usage_state(outcome == SUCCESS, exchange.usage)
-            provider = (exchange.node_id, exchange.provider_id)
+        if record.was_seen and record.request.surface.is_metered:
+            state = usage_state(outcome == SUCCESS, record.usage)
+            provider = (record.node_id, record.provider_id)
             self.usage.book(
-                exchange.request.principal, exchange.model, provider, state, exchange.usage, exchange.estimated_tokens
+                record.request.principal, record.model, provider, state, record.usage, record.estimated_tokens
             )
             if self.usage_log is not None:
-                self.usage_log.put(usage_line(exchange, state))
+                self.usage_log.put(usage_line(record, state))
         if self.access is not None:
-            self.access.put(self._render("request", access_fields(exchange, state, now_ns)))
+            self.access.put(self._render("request", access_fields(record, state, now_ns)))
 
-    def _measure(self, exchange: Exchange, now_ns: int) -> None:
+    def _measure(self, record: Record, now_ns: int) -> None:
         """Count the request under its names; a duration that it did not come to is -1."""
-        head_ns, provider_id, queue_ns = exchange.head_ns, exchange.provider_id, exchange.queue_ns
+        head_ns, provider_id, queue_ns = record.head_ns, record.provider_id, record.queue_ns
         self.meters.close(
-            exchange.model or OTHER,
-            exchange.node_id or NOBODY,
+            record.model or OTHER,
+            record.node_id or NOBODY,
             provider_id or NOBODY,
-            exchange.outcome,
-            exchange.is_long,
+            record.outcome,
+            record.is_long,
             queue_ns if provider_id or queue_ns else -1,
-            head_ns - exchange.began_ns if head_ns else -1,
-            head_ns - exchange.granted_ns if head_ns else -1,
-            now_ns - exchange.began_ns,
-            exchange.sent_ns - exchange.granted_ns if head_ns else -1,
+            head_ns - record.began_ns if head_ns else -1,
+            head_ns - record.granted_ns if head_ns else -1,
+            now_ns - record.began_ns,
+            record.sent_ns - record.granted_ns if head_ns else -1,
         )
 
     def note(self, request_id: bytes, outcome: str, status: int, path: bytes = b"", principal: str = "") -> None:
-        """Write an access line for a request that never became an exchange. `path` is one that the Edge serves."""
+        """Write an access line for a request that never became an record. `path` is one that the Edge serves."""
         self.meters.close(OTHER, NOBODY, NOBODY, outcome, False, -1, -1, -1, -1, -1)
         if self.access is None:
             return
@@ -148,30 +148,30 @@ class Books:
         self.access.put(self._render("request", fields))
 
 
-def access_fields(exchange: Exchange, usage_state: str, now_ns: int) -> dict[str, object]:
+def access_fields(record: Record, usage_state: str, now_ns: int) -> dict[str, object]:
     """Put together the fields of an access line."""
-    request, reply, began_ns = exchange.request, exchange.reply, exchange.began_ns
-    outcome, usage = exchange.outcome, exchange.usage
+    request, reply, began_ns = record.request, record.reply, record.began_ns
+    outcome, usage = record.outcome, record.usage
     fields: dict[str, object] = {
         "request": request.id.decode(),
         "principal": request.principal[0],
         "token": request.principal[1],
-        "model": exchange.model,
-        "node": exchange.node_id,
-        "provider": exchange.provider_id,
+        "model": record.model,
+        "node": record.node_id,
+        "provider": record.provider_id,
         "path": request.surface.path.decode(),
         "status": reply.status,
         "outcome": outcome,
-        "end": "--" if outcome == SUCCESS else ENDED_BY.get(outcome, "P") + STAGES[exchange.ended_in or 0],
-        "class": "long" if exchange.is_long else "normal",
-        "queue_ms": exchange.queue_ns // NS_PER_MS,
+        "end": "--" if outcome == SUCCESS else ENDED_BY.get(outcome, "P") + STAGES[record.ended_in or 0],
+        "class": "long" if record.is_long else "normal",
+        "queue_ms": record.queue_ns // NS_PER_MS,
         "total_ms": (now_ns - began_ns) // NS_PER_MS,
-        "estimated_tokens": exchange.estimated_tokens,
-        "bytes_in": exchange.bytes_in,
+        "estimated_tokens": record.estimated_tokens,
+        "bytes_in": record.bytes_in,
         "bytes_out": reply.bytes_out,
     }
-    if exchange.head_ns:
-        fields["ttfb_ms"] = (exchange.head_ns - began_ns) // NS_PER_MS
+    if record.head_ns:
+        fields["ttfb_ms"] = (record.head_ns - began_ns) // NS_PER_MS
     if usage_state:
         fields["usage"] = usage_state
     if usage is not None:
@@ -179,23 +179,23 @@ def access_fields(exchange: Exchange, usage_state: str, now_ns: int) -> dict[str
     return fields
 
 
-def usage_line(exchange: Exchange, state: str) -> bytes:
+def usage_line(record: Record, state: str) -> bytes:
     """Render a line of the usage log. A count that was not reported is null, never 0."""
-    request = exchange.request
-    prompt, completion, cached = exchange.usage or (None, None, None)
+    request = record.request
+    prompt, completion, cached = record.usage or (None, None, None)
     fields = {
         "request": request.id.decode(),
         "principal": request.principal[0],
         "token_ref": request.principal[1],
-        "model": exchange.model,
-        "node_id": exchange.node_id,
-        "provider_id": exchange.provider_id,
+        "model": record.model,
+        "node_id": record.node_id,
+        "provider_id": record.provider_id,
         "path": request.surface.path.decode(),
-        "outcome": exchange.outcome,
+        "outcome": record.outcome,
         "state": state,
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "cached_tokens": cached,
-        "estimated_tokens": exchange.estimated_tokens,
+        "estimated_tokens": record.estimated_tokens,
     }
     return b'{"time":"%b",%b' % (logs.stamp(), orjson.dumps(fields, None, logs.LINE)[1:])

@@ -36,7 +36,7 @@ Never done here: a timer, a byte of the body changed beyond the edits of `edits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from iop_fast import logs
 from iop_fast._core.admission import Outcome
@@ -44,12 +44,13 @@ from iop_fast._core.ledger import Lease
 from iop_fast._core.multipart import FormScan
 from iop_fast._core.scan import BodyScan
 from iop_fast._core.wait_queue import Waiter
+from iop_fast._hot.ages import AgeList
 from iop_fast._hot.frames import FrameError
-from iop_fast.edge.ages import NO_HANDLE, AgeList
+from iop_fast.edge.ages import NO_HANDLE
 from iop_fast.edge.answers import own_fields, passed_on
 from iop_fast.edge.auth import Field
 from iop_fast.edge.body import Body
-from iop_fast.edge.exchange_states import MOVES, Event, State
+from iop_fast.edge.exchange_states import NEXT, Event, State
 from iop_fast.edge.gate import NS_PER_MS
 from iop_fast.edge.normalized.opening import prepare_run
 from iop_fast.edge.normalized.run import OVERDRAFT_BYTES, NormalizedRun
@@ -65,19 +66,23 @@ from iop_fast.edge.outcomes import (
     Verdict,
     verdict_on_end,
 )
+from iop_fast.edge.record import Record
 from iop_fast.edge.refusals import REFUSED_FOR, SHOWN_CHARACTERS, find_model, needs_of, refusal_of
 from iop_fast.edge.reply import Reply
 from iop_fast.edge.state import EdgeState, RunLink
 from iop_fast.edge.tunnel import Request, Upload
 from iop_fast.errors import Failure
-from iop_fast.seams import Downstream, End, Head, RunSaid, Usage
+from iop_fast.seams import Downstream, End, Head, RunSaid
 from iop_fast.wire.runtime_pb2 import RunEnd
+
+RECEIVING, QUEUED, DISPATCHED, STREAMING, CANCELLING, DONE = State
+SUBMITTED, GRANTED, READMITTED, ANSWERED, ABANDONED, FINISHED = Event
 
 log = logs.get(__name__)
 
 
-class Exchange:
-    """One request and its answer. The public attributes are labels for usage, logs and metrics."""
+class Exchange(Record):
+    """One request and its answer."""
 
     __slots__ = (
         "_age",
@@ -85,8 +90,6 @@ class Exchange:
         "_body",
         "_edge",
         "_first_verdict",
-        "_is_sent",
-        "_is_taken",
         "_lease",
         "_link",
         "_needs",
@@ -97,45 +100,12 @@ class Exchange:
         "_state",
         "_upload",
         "_waiter",
-        "began_ns",
-        "bytes_in",
-        "clamped",
-        "ended_in",
-        "estimated_tokens",
-        "granted_ns",
-        "head_ns",
-        "is_long",
-        "model",
-        "node_id",
-        "outcome",
-        "provider_id",
-        "queue_ns",
-        "reply",
-        "request",
-        "sent_ns",
-        "usage",
     )
 
     def __init__(self, edge: EdgeState, request: Request, downstream: Downstream) -> None:
-        self.request = request
-        self.reply = Reply(downstream, request.cors)
-        self.model = ""
-        self.node_id = ""
-        self.provider_id = ""
-        self.outcome = ""  # SUCCESS, CLIENT_GONE or a failure's reason, once it is known
-        self.began_ns = edge.clock.now_ns()
-        self.queue_ns = 0
-        self.granted_ns = 0  # when the last slot was, and when its run was on its way to the Node
-        self.sent_ns = 0
-        self.head_ns = 0  # when the head of a provider's answer came
-        self.ended_in: State | None = None  # where the outcome met it
-        self.estimated_tokens = 0
-        self.is_long = False
-        self.bytes_in = 0
-        self.clamped: Sequence[str] = ()
-        self.usage: Usage | None = None
+        super().__init__(request, Reply(downstream, request.cors), edge.clock.now_ns())
         self._edge = edge
-        self._state = State.RECEIVING
+        self._state = RECEIVING
         self._body: Body | None = None
         self._scan: BodyScan | FormScan | None = None
         self._needs = 0
@@ -145,8 +115,6 @@ class Exchange:
         self._first_verdict: Verdict | None = None  # why the request was admitted again
         self._link: RunLink | None = None
         self._run_id = 0
-        self._is_sent = False  # the provider may see the run
-        self._is_taken = False  # the provider has taken it
         self._overdraft = 0  # what the run may send beyond its window
         self._upload: Upload | None = None
         self._ages: AgeList[Exchange] | None = None  # the one list that this is in, by the handle `_age`
@@ -161,21 +129,16 @@ class Exchange:
         return self._state
 
     @property
-    def was_seen(self) -> bool:
-        """True when a provider may have seen the request."""
-        return self._is_sent or self._is_taken
-
-    @property
     def is_done(self) -> bool:
         """True once everything is over and given back."""
-        return self._state is State.DONE
+        return self._state is DONE
 
     def _move(self, event: Event) -> None:
         """Change the state as the table says; a move that it does not have is a bug of ours."""
-        try:
-            self._state = MOVES[self._state, event]
-        except KeyError:
-            raise RuntimeError(f"{self!r}: no move on {event.name}") from None
+        state = NEXT[self._state][event]
+        if state is None:
+            raise RuntimeError(f"{self!r}: no move on {event.name}")
+        self._state = state
 
     # -----------------------------------------------------------------------------------------------------------------
     # Receiver: the client's side
@@ -190,7 +153,7 @@ class Exchange:
 
     def on_body(self, piece: bytes) -> None:
         """Take the next bytes of the body."""
-        if self._state is not State.RECEIVING:
+        if self._state is not RECEIVING:
             return
         assert self._body is not None
         assert self._scan is not None
@@ -204,7 +167,7 @@ class Exchange:
 
     def on_body_complete(self) -> None:
         """The body is whole: ask for admission."""
-        if self._state is not State.RECEIVING:
+        if self._state is not RECEIVING:
             return
         try:
             self._admit()
@@ -215,7 +178,7 @@ class Exchange:
 
     def on_refused(self, failure: Failure, message: str) -> None:
         """The rest of the body broke the protocol or a limit."""
-        if self._state is State.RECEIVING:
+        if self._state is RECEIVING:
             self._fail(Verdict(failure, message))
 
     def on_client_gone(self) -> None:
@@ -239,7 +202,7 @@ class Exchange:
 
     def on_granted(self, lease: Lease) -> None:
         """A slot is ours from here on."""
-        if self._state is not State.QUEUED:
+        if self._state is not QUEUED:
             self._edge.gate.release(lease)
             return
         self._waiter = None
@@ -256,7 +219,7 @@ class Exchange:
 
     def on_evicted(self, outcome: Outcome) -> None:
         """The request leaves admission without a slot."""
-        if self._state is not State.QUEUED:
+        if self._state is not QUEUED:
             return
         waiter, self._waiter = self._waiter, None
         try:
@@ -286,7 +249,7 @@ class Exchange:
         self._needs = needs_of(entry, self.request.surface, scan, self._body)
         self.estimated_tokens = scan.estimated_tokens
         self.is_long = self.estimated_tokens >= runtime.long_threshold_tokens
-        self._move(Event.SUBMITTED)
+        self._move(SUBMITTED)
         self._take_decision(self._edge.gate.submit(self, model, self.is_long, self._needs))
 
     def _admit_again(self, verdict: Verdict) -> None:
@@ -299,7 +262,7 @@ class Exchange:
             return
         self._first_verdict = verdict
         self._edge.count("readmitted")
-        self._move(Event.READMITTED)
+        self._move(READMITTED)
         self._take_decision(self._edge.gate.readmit(self, self.model, self._needs, lease))
         if self._waiter is not None and self._edge.is_draining:
             self._fail(verdict)  # nobody waits in an Edge that shuts down
@@ -315,7 +278,7 @@ class Exchange:
 
     def _dispatch(self, lease: Lease) -> None:
         """Open a run on the granted provider, under the configuration of this moment."""
-        self._move(Event.GRANTED)
+        self._move(GRANTED)
         edge = self._edge
         key = edge.gate.provider_key(lease)
         self.node_id, self.provider_id = key
@@ -331,7 +294,7 @@ class Exchange:
         assert self._body is not None
         assert self._scan is not None
         runtime = self._runtime = edge.runtime
-        self._is_sent = self._is_taken = False
+        self.is_sent = self.is_taken = False
         self._run_id = lease.lease_id
         opening, self._upload, self.clamped, translation = prepare_run(
             self.request, self._body, self._scan, self.model, runtime, key, edge.unix_time()
@@ -348,7 +311,7 @@ class Exchange:
 
     def on_sent(self, message_number: int) -> None:
         """The provider may see the request from here on."""
-        self._is_sent = True
+        self.is_sent = True
         self.sent_ns = self._edge.clock.now_ns()
 
     def on_window(self, byte_count: int) -> None:
@@ -369,12 +332,12 @@ class Exchange:
             return
         try:
             if taken or head is not None:
-                self._is_taken = True
+                self.is_taken = True
                 self._drop_sent_body()
             if end is not None:
                 self._link = None  # the run is over: the session has it no more
                 self.usage = end.usage
-                self._is_sent = end.status not in UNSEEN_ENDS
+                self.is_sent = end.status not in UNSEEN_ENDS
             self._take_answer(head, data, end)
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("answer", error)
@@ -385,7 +348,7 @@ class Exchange:
 
     def on_translated(self, head: Head | None, data: list[bytes], end: End | None, byte_count: int) -> None:
         """Take what events of a normalized run came to; they took `byte_count` bytes of the run's window."""
-        if self._state is not State.CANCELLING:
+        if self._state is not CANCELLING:
             self.reply.owed += byte_count - sum(map(len, data))
         self.on_answer(True, head, data, end)
         self.on_writable()
@@ -396,9 +359,9 @@ class Exchange:
             return
         self._link = None
         try:
-            if self._state is State.CANCELLING:
+            if self._state is CANCELLING:
                 self.finish(self.outcome)
-            elif self._is_sent or self._is_taken:
+            elif self.is_sent or self.is_taken:
                 self._fail(NODE_LOST)
             else:
                 self._admit_again(NODE_LOST)
@@ -407,7 +370,7 @@ class Exchange:
 
     def on_confirm_expired(self) -> None:
         """Nothing confirmed in time that the run is over: the slot is not held for it any longer."""
-        if self._state is not State.CANCELLING:
+        if self._state is not CANCELLING:
             return
         self._edge.count("released_unconfirmed")
         log.warning("cancel_unconfirmed", **self._names())
@@ -416,16 +379,16 @@ class Exchange:
     def on_quiet(self) -> None:
         """Nothing was sent for a while: keep a stream's connection from looking dead to what lies between."""
         self._ages = None
-        if self._state is State.STREAMING:
+        if self._state is STREAMING:
             self.reply.keep_alive()
             self._watch(self._edge.quiet)
 
     def _take_answer(self, head: Head | None, data: list[bytes], end: End | None) -> None:
-        if self._state is State.CANCELLING:
+        if self._state is CANCELLING:
             if end is not None:
                 self.finish(self.outcome)
         elif end is not None and not self._is_whole(head, end):
-            if self._state is State.STREAMING and data:
+            if self._state is STREAMING and data:
                 self.reply.go_on(data, False)
             self._take_bad_end(end)
         elif not self._is_in_order(head, data):
@@ -448,19 +411,19 @@ class Exchange:
             self._renew_window()
 
     def _is_whole(self, head: Head | None, end: End) -> bool:
-        return end.status == RunEnd.OK and (head is not None or self._state is State.STREAMING)
+        return end.status == RunEnd.OK and (head is not None or self._state is STREAMING)
 
     def _is_in_order(self, head: Head | None, data: list[bytes]) -> bool:
         """An answer is one final head and then data; what a Node sends otherwise is no answer."""
         if head is not None:
-            return self._state is State.DISPATCHED and 200 <= head.status <= 599
-        return self._state is State.STREAMING or not data
+            return self._state is DISPATCHED and 200 <= head.status <= 599
+        return self._state is STREAMING or not data
 
     def _take_bad_end(self, end: End) -> None:
         """A run ended without its whole answer."""
         verdict = verdict_on_end(end.status)
         log.warning("provider_failed", **self._names(), what=verdict.message, detail=end.detail[:SHOWN_CHARACTERS])
-        if end.status in UNSEEN_ENDS and not self._is_taken:
+        if end.status in UNSEEN_ENDS and not self.is_taken:
             self._admit_again(verdict)
         else:
             self._fail(verdict)
@@ -478,8 +441,8 @@ class Exchange:
         except ValueError as error:
             log.warning("head_refused", request=request.id.decode(), provider=self.provider_id, error=error)
             return False
-        if self._state is State.DISPATCHED:
-            self._move(Event.ANSWERED)
+        if self._state is DISPATCHED:
+            self._move(ANSWERED)
             self.head_ns = self._edge.clock.now_ns()
             if takes_event and not is_whole:
                 self._watch(self._edge.quiet)
@@ -509,7 +472,7 @@ class Exchange:
             self._release()
         dialect = self.request.surface.dialect
         is_told = self.reply.is_wanted
-        if self._state is State.STREAMING:
+        if self._state is STREAMING:
             self.reply.break_off(verdict, dialect)
         else:
             self.reply.refuse(verdict, self.request.id, dialect, param=param, extra=extra)
@@ -530,7 +493,7 @@ class Exchange:
         if link is None:
             self.finish(outcome)
             return
-        self._move(Event.ABANDONED)
+        self._move(ABANDONED)
         link.cancel(self._run_id)
         self._drop_body()
         self._watch(self._edge.cancelling)
@@ -559,7 +522,7 @@ class Exchange:
 
     def _drop_sent_body(self) -> None:
         """Free the body once the provider took the request and all of it was handed on."""
-        if self._is_taken and (self._upload is None or self._upload.is_complete):
+        if self.is_taken and (self._upload is None or self._upload.is_complete):
             self._drop_body()
 
     def _drop_body(self) -> None:
@@ -573,7 +536,7 @@ class Exchange:
         """End the request: the only way into DONE. Gives back whatever is held and lets go of everything."""
         if self.ended_in is None:
             self.ended_in = self._state
-        self._move(Event.FINISHED)
+        self._move(FINISHED)
         self.outcome = outcome
         link, self._link = self._link, None
         if link is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 
@@ -41,3 +41,6 @@ MOVES: Mapping[tuple[State, Event], State] = {
     (State.STREAMING, Event.FINISHED): State.DONE,
     (State.CANCELLING, Event.FINISHED): State.DONE,
 }
+
+# The same by state and event, for reading on every move: None where there is no move.
+NEXT: Sequence[Sequence[State | None]] = tuple(tuple(MOVES.get((state, event)) for event in Event) for state in State)

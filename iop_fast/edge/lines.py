@@ -41,6 +41,15 @@ Write = Callable[[bytes], None]
 log = logs.get(__name__)
 
 
+class _Handed:
+    """Counters between the two sides: `given` is the loop's, the others are the thread's."""
+
+    __slots__ = ("done", "failed", "given")
+
+    def __init__(self) -> None:
+        self.given = self.done = self.failed = 0
+
+
 class LineWriter:
     """Writes lines by `write`, in order, in a thread of its own."""
 
@@ -105,15 +114,6 @@ class LineWriter:
                     self._is_failing = True
                     log.error("lines_not_written", writer=self._name, lines=len(batch), error=error)
             handed.done += len(batch)
-
-
-class _Handed:
-    """Counters between the two sides: `given` is the loop's, the others are the thread's."""
-
-    __slots__ = ("done", "failed", "given")
-
-    def __init__(self) -> None:
-        self.given = self.done = self.failed = 0
 
 
 def write_to(descriptor: int) -> Write:

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Protocol
 
 from iop_fast._core.admission import Plan
-from iop_fast.edge.ages import AgeList
+from iop_fast._hot.ages import AgeList
 from iop_fast.edge.body import ByteBudget
 from iop_fast.edge.books import Books
 from iop_fast.edge.gate import NS_PER_MS, Gate
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from iop_fast.edge.exchange import Exchange
 
 
-def unix_time() -> int:
+def system_time() -> int:
     """Return whole seconds since 1970."""
     return int(time.time())
 
@@ -111,7 +111,7 @@ class EdgeState:
         links: LinkTable,
         clock: Clock,
         random: Random,
-        unix_time: Callable[[], int] = unix_time,
+        unix_time: Callable[[], int] = system_time,
     ) -> None:
         """`unix_time` returns whole seconds since 1970, for what is dated in answers."""
         config = runtime.config

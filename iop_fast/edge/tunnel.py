@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from iop_fast._core.multipart import FormScan
 from iop_fast._core.scan import BodyScan
@@ -12,24 +12,42 @@ from iop_fast.edge.body import Body, EditedBody, apply_edits
 from iop_fast.edge.edits import Spans, plan_edits
 from iop_fast.edge.routes import Surface
 from iop_fast.edge.runtime import Key, Runtime
-from iop_fast.edge.state import RunLink
 from iop_fast.seams import RequestHead, TunnelRequest
 from iop_fast.wire.options import PIECE_BYTES
 
+if TYPE_CHECKING:
+    from iop_fast.edge.state import RunLink
 
-class Request(NamedTuple):
+# A NamedTuple's own constructor is a Python function and costs several times as much.
+new_tuple = tuple.__new__
+
+
+class Request:
     """A request for a tunnel as its head says it. `passed` are the fields that go on to the provider, `forwarded` is
     the provider token that goes with them, if any, `cors` what every answer says to a browser. `boundary` is that of a
     body that is a form."""
 
-    id: bytes
-    surface: Surface
-    head: RequestHead
-    passed: Sequence[Field]
-    principal: Principal
-    forwarded: bytes | None
-    cors: Sequence[Field] = ()
-    boundary: bytes = b""
+    __slots__ = ("boundary", "cors", "forwarded", "head", "id", "passed", "principal", "surface")
+
+    def __init__(
+        self,
+        id: bytes,
+        surface: Surface,
+        head: RequestHead,
+        passed: Sequence[Field],
+        principal: Principal,
+        forwarded: bytes | None,
+        cors: Sequence[Field] = (),
+        boundary: bytes = b"",
+    ) -> None:
+        self.id = id
+        self.surface = surface
+        self.head = head
+        self.passed = passed
+        self.principal = principal
+        self.forwarded = forwarded
+        self.cors = cors
+        self.boundary = boundary
 
     def new_scan(self) -> BodyScan | FormScan:
         """Make the scan that reads a body of this kind."""
@@ -110,16 +128,19 @@ def prepare_tunnel(
         first = upload.next_piece()
         size = upload.size
     head = request.head
-    opening = TunnelRequest(
-        key[1],
-        head.method,
-        b"%b?%b" % (head.path, head.query) if head.query else head.path,
-        provider_fields(request, runtime),
-        first,
-        upload is None or upload.is_complete,
-        size,
-        served.name,
-        is_stream,
+    opening = new_tuple(
+        TunnelRequest,
+        (
+            key[1],
+            head.method,
+            b"%b?%b" % (head.path, head.query) if head.query else head.path,
+            provider_fields(request, runtime),
+            first,
+            upload is None or upload.is_complete,
+            size,
+            served.name,
+            is_stream,
+        ),
     )
     return opening, upload, clamped
 

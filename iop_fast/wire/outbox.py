@@ -55,7 +55,7 @@ OnSent = Callable[[int, int], None]
 
 # An entry of a run: its bytes, whether it can wait (bulk or patient), and what to call when it opens the run and is
 # sent.
-_Entry = tuple[bytes, bool, OnSent | None]
+_Entry = tuple[bytes, bool, "OnSent | None"]
 
 
 class _Run:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from iop_fast.edge.exchange import Exchange
-from iop_fast.edge.reply import Reply
+from iop_fast.edge.link import NodeLink
 from iop_fast.node.runs import Run, RunEvent
-from iop_fast.seams import Downstream, End
+from iop_fast.seams import End
+from tests.sim.clients import Client
+from tests.sim.machines import WatchedGate
 from tests.sim.run import fault_names, run_batch
 from tests.sim.script import write_script
 from tests.sim.world import Broken, World
@@ -78,13 +79,7 @@ def find(what: str, seeds: range) -> str:
 def test_a_broken_world_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken-off answer that is ended properly looks whole."""
 
-    def end_well(reply: Reply, *_: object) -> None:
-        downstream: Downstream | None = reply._downstream
-        reply._downstream = None
-        if downstream is not None:
-            downstream.send(None, [], True)
-
-    monkeypatch.setattr(Reply, "break_off", end_well)
+    monkeypatch.setattr(Client, "abort", lambda client: client.send(None, [], True))
     text = find("the answer looks whole", range(20))
     seed = text.partition(":")[0].removeprefix("seed ")
     assert f"python -m tests.sim.run --seed {seed} --trace" in text
@@ -106,20 +101,11 @@ def test_a_slot_that_comes_back_too_early_is_found(monkeypatch: pytest.MonkeyPat
 def test_a_request_that_is_sent_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that was lost when its provider may have seen it is admitted again."""
 
-    def lose(exchange: Exchange) -> None:
-        exchange._is_sent = exchange._is_taken = False
-        lose_well(exchange)
-
-    lose_well = Exchange.on_link_lost
-    monkeypatch.setattr(Exchange, "on_link_lost", lose)
+    monkeypatch.setattr(NodeLink, "_on_opening_sent", lambda *_: None)
     find("seen by 2 providers", range(80))
 
 
 def test_a_slot_that_nobody_gives_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B01: an exchange drops its lease."""
-
-    def drop(exchange: Exchange) -> None:
-        exchange._lease = None
-
-    monkeypatch.setattr(Exchange, "_release", drop)
+    """B01: a lease is dropped instead."""
+    monkeypatch.setattr(WatchedGate, "release", lambda *_: True)
     find("lease_dropped_unreleased", range(5))

@@ -12,13 +12,12 @@ from iop_fast.config.catalog import Catalog, CatalogModel, CatalogProvider, prin
 from iop_fast.config.payload import NodePayload, RuntimeSettings
 from iop_fast.config.schema import EdgeConfig
 from iop_fast.edge.exchange import Exchange
-from iop_fast.edge.gate import Gate
 from iop_fast.edge.runtime import Runtime
 from iop_fast.edge.service import EdgeService
 from iop_fast.edge.state import EdgeState
 from iop_fast.seams import EdgeRun, End, Head, Receiver, RequestHead, RunOpening, RunSaid, TunnelRequest
 from iop_fast.wire.runtime_pb2 import RunEnd
-from tests.unit.edge.worlds import VirtualLoop
+from tests.unit.edge.worlds import OpenGate, VirtualLoop
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -311,7 +310,7 @@ class ExchangeWorld:
         )
         self.config = config
         runtime = runtime_of(self.providers, self.models, config, policies=policies)
-        self.gate = Gate(runtime.plan(lambda key: True), self.loop.clock, self.loop, verify=True)
+        self.gate = OpenGate(runtime.plan(lambda key: True), self.loop.clock, self.loop, verify=True)
         self.links = FakeLinks()
         self.edge = EdgeState(runtime, self.gate, self.links, self.loop.clock, Random(7), lambda: UNIX_TIME)
         self.service = EdgeService(self.edge)

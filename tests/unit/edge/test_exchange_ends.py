@@ -19,6 +19,7 @@ from iop_fast.logs import JsonFormatter
 from iop_fast.seams import End, Head
 from iop_fast.wire.runtime_pb2 import RunEnd
 from tests.unit.edge.exchange_world import JSON_HEAD, OK, SSE_HEAD, Call, ExchangeWorld, provider_spec
+from tests.unit.edge.worlds import OpenGate
 
 TWO_NODES = [provider_spec("n1", "p1"), provider_spec("n2", "p2")]
 DONE_EVENT = b"data: [DONE]\n\n"
@@ -706,8 +707,7 @@ def scripted_bug(*_: Any, **__: Any) -> None:
 
 def break_body(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
     call = world.open()
-    patch.setattr("iop_fast.edge.exchange.Body.append", scripted_bug)
-    call.receiver.on_body(b"{")
+    call.receiver.on_body(scripted_bug)  # type: ignore[arg-type]
     return call
 
 
@@ -719,7 +719,7 @@ def break_body_complete(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call
 def break_client_gone(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
     world.post()
     call = world.post()
-    patch.setattr("iop_fast.edge.gate.Gate.cancel", scripted_bug)
+    patch.setattr(OpenGate, "cancel", scripted_bug)
     call.leave()  # its waiter stays behind: what it is granted comes back
     return call
 
@@ -735,7 +735,7 @@ def break_writable(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
 
 
 def break_evicted(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
-    patch.setattr("iop_fast.edge.gate.Gate.retry_after_s", scripted_bug)
+    patch.setattr(OpenGate, "retry_after_s", scripted_bug)
     return [world.post() for _ in range(3)][-1]
 
 
@@ -749,7 +749,7 @@ def break_window(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
 def break_link_lost(world: ExchangeWorld, patch: pytest.MonkeyPatch) -> Call:
     world.link.sends_at_once = False
     call = world.post()
-    patch.setattr("iop_fast.edge.gate.Gate.readmit", scripted_bug)
+    patch.setattr(OpenGate, "readmit", scripted_bug)
     world.link.lose()
     return call
 

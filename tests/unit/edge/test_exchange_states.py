@@ -8,7 +8,7 @@ import pytest
 
 from iop_fast._core.admission import Outcome
 from iop_fast._core.ledger import Lease
-from iop_fast.edge.exchange import MOVES, Event, State
+from iop_fast.edge.exchange_states import MOVES, Event, State
 from iop_fast.seams import End, Head
 from iop_fast.wire.runtime_pb2 import RunEnd
 from tests.unit.edge.exchange_world import JSON_HEAD, OK, SSE_HEAD, Call, ExchangeWorld

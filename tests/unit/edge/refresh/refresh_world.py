@@ -23,7 +23,6 @@ from iop_fast._core.wait_queue import Waiter
 from iop_fast.config.catalog import build_catalog
 from iop_fast.config.loader import load_edge
 from iop_fast.config.payload import compile_payloads
-from iop_fast.edge.gate import Gate
 from iop_fast.edge.links import LinkLimits, Links
 from iop_fast.edge.needs import SURFACE_CHAT
 from iop_fast.edge.refresh import Asked, Refresher
@@ -33,7 +32,7 @@ from iop_fast.edge.runtime import Runtime
 from iop_fast.edge.state import EdgeState
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.payload import payload_from_message
-from tests.unit.edge.worlds import NS_PER_S, TestStream
+from tests.unit.edge.worlds import NS_PER_S, OpenGate, TestStream
 
 LIMIT_S = 10.0
 
@@ -191,7 +190,7 @@ class RefreshWorld:
         self.clock = VirtualClock(1_000 * NS_PER_S)
         self.links = Links(LinkLimits.of(config.edge.link))
         runtime = Runtime.build(config, build_catalog(config), compile_payloads(config), file_sha256=loaded.sha256)
-        self.gate = Gate(runtime.plan(self.links.is_reported_up), self.clock, loop, verify=True)
+        self.gate = OpenGate(runtime.plan(self.links.is_reported_up), self.clock, loop, verify=True)
         self.state = EdgeState(runtime, self.gate, self.links, self.clock, Random(1))
         self.registrar = Registrar(self.state, self.links, loop)
         self.refresher = Refresher(self.state, self.links, str(file), loop)

@@ -1,0 +1,30 @@
+"""C types of body.py."""
+
+cimport cython
+
+
+@cython.final
+cdef class ByteBudget:
+    cdef readonly long long limit, used
+
+    cpdef bint take(self, long long count) except -1
+    cpdef give(self, long long count)
+
+
+@cython.final
+cdef class Body:
+    cdef long long _allocated, _limit
+    cdef readonly long long _charged, size
+    cdef list _blocks
+    cdef ByteBudget _budget
+
+    cpdef append(self, piece)
+    cdef _append_to_blocks(self, piece)
+    cdef _growing_block(self)
+    @cython.locals(first="Py_ssize_t", last="Py_ssize_t", base="Py_ssize_t")
+    cpdef bytes slice(self, Py_ssize_t start, Py_ssize_t end)
+    cpdef drop(self)
+
+
+@cython.locals(parts=list, at="Py_ssize_t", start="Py_ssize_t", end="Py_ssize_t")
+cpdef bytes apply_edits(bytes text, edits)

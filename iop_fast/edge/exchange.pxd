@@ -1,0 +1,58 @@
+"""C types of exchange.py."""
+
+cimport cython
+
+from iop_fast._hot.ages cimport AgeList
+from iop_fast.edge.body cimport Body
+from iop_fast.edge.record cimport Record
+from iop_fast.edge.reply cimport Reply
+from iop_fast.edge.state cimport EdgeState
+from iop_fast.edge.tunnel cimport Request, Upload
+
+cdef object RECEIVING, QUEUED, DISPATCHED, STREAMING, CANCELLING, DONE
+cdef object SUBMITTED, GRANTED, READMITTED, ANSWERED, ABANDONED, FINISHED
+cdef long long NO_HANDLE, NS_PER_MS
+
+
+@cython.final
+cdef class Exchange(Record):
+    cdef EdgeState _edge
+    cdef readonly Body _body
+    cdef object _first_verdict, _needs, _run_id, _runtime, _scan, _state
+    cdef readonly object _lease, _link, _waiter
+    cdef long long _overdraft, _age
+    cdef Upload _upload
+    cdef AgeList _ages
+
+    cdef _move(self, event)
+    cpdef begin(self)
+    cpdef on_body(self, piece)
+    cpdef on_body_complete(self)
+    cpdef on_client_gone(self)
+    cpdef on_writable(self)
+    cpdef on_granted(self, lease)
+    cpdef on_evicted(self, outcome)
+    cdef _admit(self)
+    cdef _admit_again(self, verdict)
+    cdef _take_decision(self, decision)
+    @cython.locals(edge=EdgeState)
+    cdef _dispatch(self, lease)
+    cpdef on_sent(self, message_number)
+    cpdef on_window(self, byte_count)
+    cpdef on_answer(self, taken, head, data, end)
+    cdef _take_answer(self, head, data, end)
+    cdef _pass_on(self, head, data, bint is_whole)
+    cdef bint _is_whole(self, head, end) except -1
+    cdef bint _is_in_order(self, head, data) except -1
+    cdef _take_bad_end(self, end)
+    @cython.locals(takes_event=bint, request=Request)
+    cdef bint _begin_answer(self, head, data, bint is_whole) except -1
+    @cython.locals(reply=Reply, window="long long", owed="long long")
+    cdef _renew_window(self)
+    cdef _leave(self, str outcome)
+    cdef _note_wait(self, waiter)
+    cdef _release(self)
+    cdef _watch(self, AgeList ages)
+    cdef _drop_sent_body(self)
+    cdef _drop_body(self)
+    cpdef finish(self, str outcome)

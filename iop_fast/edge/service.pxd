@@ -1,0 +1,25 @@
+"""C types of service.py."""
+
+cimport cython
+
+from iop_fast.edge.auth cimport FieldTable, identify
+from iop_fast.edge.exchange cimport Exchange
+from iop_fast.edge.state cimport EdgeState
+from iop_fast.edge.tunnel cimport Request
+
+
+@cython.final
+cdef class Answered:
+    cpdef on_body(self, piece)
+
+
+@cython.final
+cdef class EdgeService:
+    cdef EdgeState _edge
+    cdef object _cors, _models
+
+    @cython.locals(exchange=Exchange)
+    cpdef open(self, head, downstream)
+    @cython.locals(edge=EdgeState, table=FieldTable)
+    cdef _decide(self, head, bytes request_id)
+    cdef _decide_tunnel(self, surface, head, fields, bytes request_id, principal)

@@ -1,0 +1,26 @@
+"""C types of tunnel.py."""
+
+cimport cython
+
+
+
+@cython.final
+cdef class Request:
+    cdef readonly bytes id, boundary
+    cdef readonly object surface, head, passed, principal, forwarded, cors
+
+    cpdef new_scan(self)
+
+
+@cython.final
+cdef class Upload:
+    cdef object _body
+    cdef long long _credit, _handed
+
+    cpdef bytes next_piece(self)
+    cpdef go_on(self, link, run_id, long long granted)
+
+
+@cython.locals(limit="Py_ssize_t", first=bytes, size="Py_ssize_t")
+cpdef tuple prepare_tunnel(Request request, body, scan, is_stream, model, runtime, tuple key)
+cpdef list provider_fields(Request request, runtime)
