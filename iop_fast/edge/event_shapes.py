@@ -4,8 +4,8 @@
 
 it is text/event-stream. The first event is `snapshot` and holds every part of `Snapshot`. Then, each second in
 which something differs, an event `change` holds the parts that differ, each whole: merge it over what is there by
-top-level key. While nothing differs, a comment every 15 s keeps the connection. A reader that comes again gets a new
-`snapshot`.
+top-level key. While nothing differs, an event `quiet` every 5 s, with nothing in it, says that the figures still hold.
+A reader that comes again gets a new `snapshot`.
 
 Lists are bounded, and a total says how many there are. Times are milliseconds; moments are RFC 3339 in UTC. `class` is
 `normal` or `long`, `needs` are the names of what a request needs of its provider.
@@ -54,10 +54,11 @@ class NodeRow(TypedDict):
 
 
 class NodesPart(TypedDict):
-    """The Nodes, in file order."""
+    """The Nodes, in file order. `links` counts all of them by their link."""
 
     rows: list[NodeRow]
     total: int
+    links: dict[str, int]
 
 
 class ProviderRow(TypedDict):
@@ -81,9 +82,18 @@ class ProviderRow(TypedDict):
 
 
 class ProvidersPart(TypedDict):
-    """The providers, in file order."""
+    """The providers, in file order. `in_flight` and `capacity` are sums over all of them."""
 
     rows: list[ProviderRow]
+    total: int
+    in_flight: int
+    capacity: int
+
+
+class ModelsPart(TypedDict):
+    """The ids of the models, in file order."""
+
+    ids: list[str]
     total: int
 
 
@@ -240,6 +250,7 @@ class RefreshRow(TypedDict):
     restart_required_paths: list[str]
     errors: list[dict[str, Any]]
     node_pushes: list[dict[str, Any]]
+    impact: dict[str, int]
 
 
 class Snapshot(TypedDict):
@@ -249,6 +260,7 @@ class Snapshot(TypedDict):
     config: ConfigPart
     nodes: NodesPart
     providers: ProvidersPart
+    models: ModelsPart
     queue: QueuePart
     rates: RatesPart
     durations: DurationsPart

@@ -5,8 +5,8 @@ and rendered. Parts whose bytes differ get the next version, all at once. A read
 last and gets all parts that are newer, whole: a slow one skips what it missed, nothing is queued for it, and readers
 cost what their bytes cost.
 
-Bounds: READERS_MAX readers, ROWS_MAX rows of Nodes and of providers, WAITERS_MAX waiters and lines, REFRESHES
-refreshes.
+Bounds: READERS_MAX readers, ROWS_MAX rows of Nodes, of providers and of models, WAITERS_MAX waiters and lines,
+REFRESHES refreshes.
 
 Who may call: the admin listener, on the loop. `stop` ends every stream, so that the listener can be taken down.
 """
@@ -14,6 +14,7 @@ Who may call: the admin listener, on the loop. `stop` ends every stream, so that
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from iop_fast.edge.event_shapes import (
     DurationCounts,
     DurationsPart,
     EdgePart,
+    ModelsPart,
     NodeRow,
     NodesPart,
     ProviderRow,
@@ -58,10 +60,10 @@ WAITERS_MAX = 20
 REFRESHES = 5
 REFRESH_PATHS_MAX = 20
 
-# After so many ticks without an event, a comment.
-QUIET_TICKS = 15
+# After so many ticks without an event, one that says so: a reader tells a quiet Edge from a connection that hangs.
+QUIET_TICKS = 5
 RETRY = b"retry: 2000\n\n"
-COMMENT = b": quiet\n\n"
+QUIET = b"event: quiet\ndata: {}\n\n"
 
 HEADERS = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
 
@@ -83,6 +85,7 @@ class Parts:
             "config": self.config,
             "nodes": self.nodes,
             "providers": self.providers,
+            "models": self.models,
             "queue": self.queue,
             "rates": self.rates,
             "durations": self.durations,
@@ -116,9 +119,9 @@ class Parts:
     def nodes(self) -> NodesPart:
         """Read the Nodes."""
         runtime, links = self._sources.edge.runtime, self._sources.links
+        found = [links.current(node.id) for node in runtime.config.nodes]
         rows: list[NodeRow] = []
-        for node in runtime.config.nodes[:ROWS_MAX]:
-            link = links.current(node.id)
+        for node, link in zip(runtime.config.nodes[:ROWS_MAX], found, strict=False):
             rows.append(
                 {
                     "node_id": node.id,
@@ -130,7 +133,8 @@ class Parts:
                     "runs": 0 if link is None else link.run_count,
                 }
             )
-        return {"rows": rows, "total": len(runtime.config.nodes)}
+        states = Counter("offline" if link is None else link.state.value for link in found)
+        return {"rows": rows, "total": len(found), "links": dict(states)}
 
     def providers(self) -> ProvidersPart:
         """Read the providers."""
@@ -157,7 +161,13 @@ class Parts:
                     "queued": row.queued,
                 }
             )
-        return {"rows": shown, "total": len(rows)}
+        in_flight, capacity = sum(row.in_flight for row in rows), sum(row.configured_capacity for row in rows)
+        return {"rows": shown, "total": len(rows), "in_flight": in_flight, "capacity": capacity}
+
+    def models(self) -> ModelsPart:
+        """Read what the models are called."""
+        models = self._sources.edge.runtime.config.models
+        return {"ids": [model.id for model in models[:ROWS_MAX]], "total": len(models)}
 
     def queue(self) -> QueuePart:
         """Read the queue."""
@@ -244,6 +254,7 @@ def refresh_row(entry: Entry) -> RefreshRow:
         "restart_required_paths": report["restart_required_paths"][:REFRESH_PATHS_MAX],
         "errors": report["errors"][:REFRESH_PATHS_MAX],
         "node_pushes": report["node_pushes"][:REFRESH_PATHS_MAX],
+        "impact": report["impact"],
     }
 
 
@@ -286,7 +297,7 @@ class Feed:
                     yield event(kind, newer)
                 elif quiet >= QUIET_TICKS:
                     quiet = 0
-                    yield COMMENT
+                    yield QUIET
                 if version == self._version:  # nothing came while the reader took its event
                     await asyncio.shield(self._tick)
                 quiet += 1

@@ -525,7 +525,7 @@ def test_the_feed_says_everything_once_and_then_what_differs() -> None:
             kind, snapshot = await first.next() or ("", {})
             assert kind == "snapshot"
             assert list(snapshot) == [
-                "edge", "config", "nodes", "providers", "queue", "rates", "durations", "refreshes"
+                "edge", "config", "nodes", "providers", "models", "queue", "rates", "durations", "refreshes"
             ]  # fmt: skip
             assert (snapshot["providers"]["rows"][0]["state"], snapshot["edge"]["is_ready"]) == ("offline", False)
             node = await b.ready()
