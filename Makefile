@@ -115,6 +115,7 @@ bench: $(VENV)/.built
 	$(PY) -m benchmarks.bench_front
 	$(PY) -m benchmarks.bench_edge
 	$(PY) -m benchmarks.bench_refresh
+	$(PY) -m benchmarks.bench_watching
 	$(PY) -m benchmarks.config_ratios
 	$(PY) -m benchmarks.stalled_reader
 	$(PY) -m benchmarks.load.run --only requests --connections 32 --rounds 3
@@ -151,11 +152,12 @@ cov: debug
 proto: $(VENV)/.dev
 	$(PY) scripts/gen_proto.py
 
-## What the schema of the configuration gives: configs/*.schema.json and configs/REFERENCE.md; docs/errors.md.
+## What the schema of the configuration gives: configs/*.schema.json and configs/REFERENCE.md; docs/errors.md, metrics.md.
 docs: $(VENV)/.run
 	$(PY) -m scripts.gen_schema
 	$(PY) -m scripts.gen_config_docs
 	$(PY) -m scripts.gen_error_docs
+	$(PY) -m scripts.gen_metrics_docs
 
 ## Everything that CI runs.
 check: lint types test smoke

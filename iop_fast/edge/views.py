@@ -168,7 +168,7 @@ def explain_view(edge: EdgeState, model: str, tokens: int, needs: int, limit: in
 
 
 def decide(gate: Gate, is_able: bool, position: int | None) -> str:
-    """Name what a request would meet, by the words of its outcome where it would fail."""
+    """Name what a request would meet, by the code of the error where it would get one."""
     if not is_able:
         return "unsupported_by_model"
     if position is None:
