@@ -11,7 +11,8 @@ from iop_fast.config.schema import ADAPTER_OF_TYPE, LABELLING_TYPES, EdgeConfig,
 
 @dataclass(frozen=True, slots=True)
 class CatalogProvider:
-    """One provider of the fleet. `health` is the file's word: auto, up or down."""
+    """One provider of the fleet. `health` is the file's word: auto, up or down; `can` is what the file says that it can
+    do, None for what its type can."""
 
     node_id: str
     provider_id: str
@@ -23,6 +24,7 @@ class CatalogProvider:
     priority: int
     enabled: bool
     health: str
+    can: tuple[str, ...] | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -114,4 +116,5 @@ def _provider(node: Node, provider: Provider) -> CatalogProvider:
         priority=provider.priority,
         enabled=provider.enabled,
         health=provider.health,
+        can=provider.can,
     )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from typing import get_args
 
 from iop_fast.config.adapter_options import READERS, read_option
 from iop_fast.config.context_rules import check_long_context
 from iop_fast.config.legacy import check_concurrency, check_legacy
-from iop_fast.config.schema.fleet import ADAPTER_OF_TYPE
+from iop_fast.config.schema.fleet import ADAPTER_OF_TYPE, NORMALIZED_ABILITIES, OPENAI_COMPAT, Ability
 from iop_fast.config.transport_rules import check_encryption, check_link, check_listeners
 from iop_fast.config.tree import Known, ListNode, MapNode, Remark
 from iop_fast.config.view import Spot, spots, text, truth
@@ -145,6 +146,25 @@ def check_served(root: MapNode) -> list[Remark]:
     return remarks
 
 
+def check_abilities(root: MapNode) -> list[Remark]:
+    """What a provider can stands once, and within what its kind of provider may."""
+    remarks = []
+    for node in spots(root, "nodes"):
+        types = {a.text("name"): a.text("type") for a in node.spots("adapters")}
+        for provider in node.spots("providers"):
+            kind = provider.text("type") or types.get(provider.text("adapter")) or ""
+            takes_tunnels = ADAPTER_OF_TYPE.get(kind, OPENAI_COMPAT) == OPENAI_COMPAT
+            for name, count in _texts(provider, "can").items():
+                if count > 1:
+                    remarks.append(provider.remark("can", f"{name[:128]!r} is listed {count} times"))
+                if not takes_tunnels and name not in NORMALIZED_ABILITIES and name in get_args(Ability):
+                    known = ", ".join(NORMALIZED_ABILITIES)
+                    remarks.append(
+                        provider.remark("can", f"no provider of the type {kind} can {name!r}, expected {known}")
+                    )
+    return remarks
+
+
 def _mappings(root: MapNode) -> list[Spot]:
     sections = [model.section("providers") for model in spots(root, "models")]
     return [section for section in sections if section is not None]
@@ -264,6 +284,7 @@ RULES: tuple[Callable[[MapNode], list[Remark]], ...] = (
     check_node_tokens,
     check_mappings,
     check_served,
+    check_abilities,
     check_settings,
     check_long_context,
     check_provider_auth,

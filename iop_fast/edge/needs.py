@@ -58,6 +58,23 @@ NAMES = {
 
 EVERYTHING = sum(NAMES)
 
+# What the words of the file's `can` mean.
+ABILITIES = {
+    "chat": SURFACE_CHAT,
+    "completions": SURFACE_COMPLETIONS,
+    "embeddings": SURFACE_EMBEDDINGS,
+    "tools": scan.FEATURE_TOOLS,
+    "images": scan.FEATURE_IMAGES,
+    "audio": scan.FEATURE_AUDIO,
+    "json_schema": scan.FEATURE_JSON_SCHEMA,
+    "responses": SURFACE_RESPONSES,
+    "messages": SURFACE_MESSAGES,
+    "rerank": SURFACE_RERANK,
+    "speech": SURFACE_SPEECH,
+    "image_generation": SURFACE_IMAGES,
+    "transcriptions": SURFACE_TRANSCRIPTIONS,
+}
+
 # What the words of a normalized run have a place for.
 NORMALIZED = (
     SURFACE_CHAT
@@ -80,9 +97,13 @@ CAN_OF_ADAPTER = {
 NORMALIZED_TYPES = frozenset({"ollama", "cli", "native"})
 
 
-def can_of(adapter_type: str) -> int:
-    """Return what providers of an adapter type can; raise KeyError for a type that the schema does not have."""
-    return CAN_OF_ADAPTER[adapter_type]
+def can_of(adapter_type: str, words: Iterable[str] | None = None) -> int:
+    """Return what a provider can: what the file says, else all that its adapter's type can. Raises KeyError for a type
+    or a word that the schema does not have."""
+    by_type = CAN_OF_ADAPTER[adapter_type]
+    if words is None:
+        return by_type
+    return sum(ABILITIES[word] for word in words) | by_type & ~sum(ABILITIES.values())
 
 
 def is_normalized(adapter_type: str) -> bool:

@@ -113,7 +113,7 @@ class Runtime:
         payloads = kept_payloads(payloads, previous)
         encoded = encoded_payloads(payloads, previous)
         revisions = payload_revisions(payloads, revision, previous)
-        can = {provider.key: can_of(provider.adapter_type) for provider in catalog.providers}
+        can = {provider.key: can_of(provider.adapter_type, provider.can) for provider in catalog.providers}
         normalized = frozenset(provider.key for provider in catalog.providers if is_normalized(provider.adapter_type))
         models = model_entries(config, catalog, can, normalized)
         rule = forward_rule(config.openai)

@@ -37,6 +37,24 @@ AdapterType = Literal[
     "cli",
     "native",
 ]
+# What a request may need of a provider: the APIs, and what may be in it. Those that a provider without tunnels may have
+# stand first.
+Ability = Literal[
+    "chat",
+    "completions",
+    "embeddings",
+    "tools",
+    "images",
+    "audio",
+    "json_schema",
+    "responses",
+    "messages",
+    "rerank",
+    "speech",
+    "image_generation",
+    "transcriptions",
+]
+NORMALIZED_ABILITIES = ("chat", "completions", "embeddings", "tools", "images", "audio", "json_schema")
 TOKENS_MAX = 1_000_000_000
 Window = Annotated[int, Field(ge=1, le=TOKENS_MAX)]
 Capacity = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -205,6 +223,15 @@ class Provider(Section):
         factory=dict,
     )
     models: Entries[Text] = setting("Names of the models that it serves.", apply="live", min_length=1)
+    can: Entries[Ability] | None = setting(
+        "What it can do, where that is not all that its type can: requests that need more go to other providers of the"
+        " model. ollama: chat, completions, embeddings, tools, images, json_schema; cli: chat, completions; native:"
+        " chat, completions, embeddings, tools, json_schema; the others: everything.",
+        apply="live",
+        default=None,
+        min_length=1,
+        at_limit="400 unsupported_by_model where no provider of the model can",
+    )
     enabled: bool = setting("Give it requests.", apply="live", default=True)
     health: Literal["auto", "up", "down"] = setting(
         "auto: as its Node reports it; up, down: as said here.", apply="live", default="auto"

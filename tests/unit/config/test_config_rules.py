@@ -61,6 +61,28 @@ class TestMappings:
             "nodes[n2].providers[p2].id: no model maps to this provider: it gets no requests"
         ]
 
+    def test_what_a_provider_can_is_listed_once_and_within_its_type(self) -> None:
+        assert errors(provider("can: [chat, responses, logprobs]")) == [
+            "nodes[n].providers[p].can[#3]: 'logprobs' is unknown, expected one of chat, completions, embeddings,"
+            " tools, images, audio, json_schema, responses, messages, rerank, speech, image_generation, transcriptions"
+        ]
+        assert errors(provider("can: [chat, messages]")) == []
+        assert errors(provider("can: [chat, chat]")) == ["nodes[n].providers[p].can: 'chat' is listed 2 times"]
+        known = "chat, completions, embeddings, tools, images, audio, json_schema"
+        for base in ("type: ollama, endpoint: 'http://h:1'", "type: cli, profile: x"):
+            kind = base.split()[1].rstrip(",")
+            assert errors(provider("can: [chat, audio, messages]", base=base)) == [
+                f"nodes[n].providers[p].can: no provider of the type {kind} can 'messages', expected {known}"
+            ]
+        named = FLEET.replace("type: ollama", "adapter: a\n        can: [rerank]").replace(
+            "    providers:\n      - id: p2",
+            "    adapters: [{name: a, type: native, profile: x}]\n    providers:\n      - id: p2",
+        )
+        named = named.replace("        endpoint: http://127.0.0.1:11434\n", "")
+        assert errors(named) == [
+            f"nodes[n2].providers[p2].can: no provider of the type native can 'rerank', expected {known}"
+        ]
+
     def test_a_model_is_listed_once(self) -> None:
         assert errors(FLEET.replace("[served-2]", "[served-2, served-2]")) == [
             "nodes[n2].providers[p2].models: 'served-2' is listed 2 times"

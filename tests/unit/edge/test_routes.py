@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from iop_fast._core import scan
 from iop_fast.config.schema import ADAPTER_OF_TYPE
+from iop_fast.config.schema.fleet import NORMALIZED_ABILITIES, Ability
 from iop_fast.edge import needs
 from iop_fast.edge.routes import (
     SURFACES,
@@ -104,6 +107,18 @@ def test_every_adapter_type_of_the_schema_has_its_abilities() -> None:
     assert needs.can_of("openai_compat") == needs.EVERYTHING
     with pytest.raises(KeyError):
         needs.can_of("unheard_of")
+
+
+def test_what_the_file_says_a_provider_can() -> None:
+    assert set(needs.ABILITIES) == set(get_args(Ability))
+    assert sum(needs.ABILITIES[word] for word in NORMALIZED_ABILITIES) == needs.NORMALIZED
+    assert needs.can_of("native", ["embeddings"]) == needs.SURFACE_EMBEDDINGS
+    assert needs.can_of("ollama", ["chat", "audio"]) == needs.SURFACE_CHAT | scan.FEATURE_AUDIO
+    narrowed = needs.can_of("openai_compat", ["chat"])
+    assert narrowed & needs.LOGPROBS
+    assert narrowed & sum(needs.ABILITIES.values()) == needs.SURFACE_CHAT
+    with pytest.raises(KeyError):
+        needs.can_of("native", ["dance"])
 
 
 def test_what_is_missing_is_named() -> None:

@@ -15,6 +15,7 @@ from iop_fast._core.admission import Outcome
 from iop_fast.config.places import bracket, naming_key
 from iop_fast.config.schema import EdgeConfig
 from iop_fast.config.schema.fields import Section, child, is_list, is_map, is_section, mark, unwrap
+from iop_fast.edge import needs
 from iop_fast.edge.refresh_report import Impact, Status
 from iop_fast.wire.payload import payload_from_message
 from tests.unit.edge.refresh.refresh_world import RefreshWorld, changed, provider_of, refresh_world, run, token_of
@@ -83,6 +84,7 @@ VALUES: dict[str, Any] = {
     "nodes.providers.endpoint": "http://127.0.0.1:3",
     "nodes.providers.models": ["served", "also", "new"],
     "nodes.providers.health": "down",
+    "nodes.providers.can": ["chat", "tools"],
     "nodes.providers.long_context_capacity": 1,
 }
 PLACES: dict[str, tuple[str | int, ...]] = {
@@ -214,6 +216,9 @@ EFFECTS: dict[str, Callable[[RefreshWorld, Any, Any], bool]] = {
     ),
     "nodes.providers.long_context_capacity": lambda world, value, pushed: world.row("p1").long_capacity == value,
     "nodes.providers.priority": lambda world, value, pushed: world.row("p1").priority == value,
+    "nodes.providers.can": lambda world, value, pushed: (
+        world.runtime.can["n1", "p1"] & sum(needs.ABILITIES.values()) == sum(needs.ABILITIES[word] for word in value)
+    ),
     # These two are budgets that the loader checks; what runs shows them and nothing more.
     "nodes.providers.context_window_tokens": lambda world, value, pushed: pushed is None,
     "nodes.providers.total_context_tokens": lambda world, value, pushed: pushed is None,
