@@ -251,14 +251,14 @@ async def test_50_mb_on_both_pipes() -> None:
 
 @on_uvloop
 async def test_a_paused_run_reads_no_output_and_goes_on_reading_errors() -> None:
-    async with cli_bench(tool("flood", "3000000"), idle_ms=50) as bench:
+    async with cli_bench(tool("flood", "3000000"), first_byte_ms=300) as bench:
         sink = bench.start()
         assert sink.handle is not None
         sink.handle.pause()
         sink.handle.pause()
         await until(lambda: "taken" in sink.calls, "the program started")
         # It fills its output pipe and waits: nothing more may come, and no limit of silence strikes.
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.4)
         assert (sink.text, sink.end) == ("", None)
         sink.handle.resume()
         sink.handle.resume()
@@ -480,6 +480,16 @@ async def test_a_program_that_ends_at_sigterm_is_not_waited_for_longer() -> None
         sink = bench.start()
         assert sink.handle is not None
         await until(lambda: "taken" in sink.calls, "it runs")
+        sink.handle.cancel()
+        assert await sink.ended(limit_s=2.0) == CANCELLED
+
+
+@on_uvloop
+async def test_a_program_that_is_stopped_ends_too() -> None:
+    async with cli_bench(["sh", "-c", "echo here; kill -STOP $$"], kill_after_ms=60_000) as bench:
+        sink = bench.start()
+        assert sink.handle is not None
+        await until(lambda: [state for _, state in bench.children()] == ["T"], "it has stopped")
         sink.handle.cancel()
         assert await sink.ended(limit_s=2.0) == CANCELLED
 

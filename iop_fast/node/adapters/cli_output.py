@@ -1,8 +1,8 @@
 """What a program prints, read: bytes of standard output become pieces of an answer, those of standard error a reason.
 
-Two readers with one face, `TextOutput` and `JsonLines`. `feed` takes bytes as they come, cut anywhere, and returns the
-pieces that are whole; `finish` returns the rest. What was not valid UTF-8 becomes U+FFFD. They raise OutputError for
-output that is not what the profile says.
+Two readers with one face, `TextOutput` and `JsonLines`. `feed` takes bytes as they come, cut anywhere, and gives the
+pieces that are whole, one by one; `finish` gives the rest. What was not valid UTF-8 becomes U+FFFD. They raise
+OutputError in the place of output that is not what the profile says: what stands before it has been given.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -58,12 +58,12 @@ class Output(Protocol):
         """Tokens, as far as the program told of them."""
         ...
 
-    def feed(self, data: bytes) -> Sequence[Piece]:
-        """Take bytes and return the pieces that are whole."""
+    def feed(self, data: bytes) -> Iterable[Piece]:
+        """Take bytes and give the pieces that are whole."""
         ...
 
-    def finish(self) -> Sequence[Piece]:
-        """Return what is left at the end of the output."""
+    def finish(self) -> Iterable[Piece]:
+        """Give what is left at the end of the output."""
         ...
 
 
@@ -118,25 +118,22 @@ class JsonLines:
         """Tokens, as far as the program told of them."""
         return Usage(**self._tokens) if self._has_tokens else None
 
-    def feed(self, data: bytes) -> Sequence[Piece]:
+    def feed(self, data: bytes) -> Iterator[Piece]:
         """See Output."""
-        pieces: list[Piece] = []
         try:
             for line in self._lines.feed(data):
-                self._read(line, pieces)
+                yield from self._read(line)
         except LineTooLongError as error:
             raise OutputError(f"the program's output is not what line_bytes_max allows: {error}") from None
-        return pieces
 
-    def finish(self) -> Sequence[Piece]:
+    def finish(self) -> Iterator[Piece]:
         """See Output. A last line needs no line end."""
-        pieces: list[Piece] = []
         line = self._lines.finish()
         if line:
-            self._read(line, pieces)
-        return pieces
+            yield from self._read(line)
 
-    def _read(self, line: bytes, pieces: list[Piece]) -> None:
+    def _read(self, line: bytes) -> Iterator[Piece]:
+        """Read one line."""
         self._number += 1
         try:
             document = orjson.loads(line)
@@ -144,11 +141,15 @@ class JsonLines:
             document = self._read_broken(line)
         if not isinstance(document, dict):
             raise OutputError(f"the program's output is not one JSON object a line: line {self._number} is none")
-        fields = self._fields
-        for field, is_reasoning in ((fields.reasoning, True), (fields.text, False)):
+        self._note(document)
+        for field, is_reasoning in ((self._fields.reasoning, True), (self._fields.text, False)):
             text = value_of(document, field)
             if isinstance(text, str) and text:
-                pieces.append(Piece(text, is_reasoning))
+                yield Piece(text, is_reasoning)
+
+    def _note(self, document: Any) -> None:
+        """Keep what a line says of the run as a whole."""
+        fields = self._fields
         reason = value_of(document, fields.finish_reason)
         if isinstance(reason, str):
             self.finish_reason = FINISH_REASONS.get(reason, "stop")

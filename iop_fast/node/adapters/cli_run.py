@@ -31,7 +31,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -301,8 +301,10 @@ class CliRun:
             if self._state is RunState.DRAINING:
                 self._finish_if_drained()
 
-    def _say_all(self, pieces: Sequence[Piece]) -> None:
+    def _say_all(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
+            if self._state not in (RunState.RUNNING, RunState.DRAINING):
+                return  # what was said last had it stopped
             self._has_said = True
             if piece.is_reasoning:
                 self._sink.on_reasoning(piece.text)

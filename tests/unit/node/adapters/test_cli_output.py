@@ -78,6 +78,13 @@ def test_a_line_that_is_no_object(line: bytes) -> None:
         read(lines(), line)
 
 
+def test_what_stands_before_a_wrong_line_is_given() -> None:
+    pieces = iter(lines().feed(b'{"t":"a"}\n{"t":"b"}\noops\n{"t":"c"}\n'))
+    assert [next(pieces).text, next(pieces).text] == ["a", "b"]
+    with pytest.raises(OutputError, match="line 3 is none"):
+        next(pieces)
+
+
 def test_a_line_that_is_too_long() -> None:
     assert read(lines(), json.dumps({"t": "x" * 1_900}).encode(), 100) == ("x" * 1_900, "")
     with pytest.raises(OutputError, match="line_bytes_max"):
