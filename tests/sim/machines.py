@@ -41,6 +41,7 @@ from tests.sim.network import Network
 from tests.sim.process import Process
 from tests.sim.script import Script
 from tests.sim.servers import make_adapter
+from tests.sim.tasks import make_tasked
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -198,7 +199,8 @@ class NodeProgram:
         surroundings = Surroundings(
             loop=self.process, environ={}, native_models={}, limits=limits, unix_time=lambda: 1_700_000_000
         )
-        self.router = Router(surroundings, {"openai_compat": partial(make_adapter, world, self)})
+        makers = {"openai_compat": partial(make_adapter, world, self), "ollama": partial(make_tasked, world, self)}
+        self.router = Router(surroundings, makers)
         self._identity = Identity(
             host.node_id, token_of(host.node_id), f"{random.getrandbits(128):032x}", "iop sim", self.name
         )
@@ -336,7 +338,7 @@ def first_config(script: Script) -> dict[str, Any]:
                 "providers": [
                     {
                         "id": provider.id,
-                        "type": "vllm",
+                        "type": provider.type,
                         "endpoint": f"http://{node_id}/{provider.id}",
                         "models": [f"{model}@{provider.id}" for model, names in script.models if provider.id in names]
                         or ["none"],

@@ -20,6 +20,8 @@ MET = (
     "slow_client",
     "slow_cancel",
     "upstream_paused",
+    "normalized_run",
+    "refused_run",
     "ended_while_paused",
     "released_unconfirmed",
     "readmitted",

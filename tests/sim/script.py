@@ -70,6 +70,7 @@ class ProviderScript:
     long_capacity: int
     priority: int
     health: str
+    type: str
 
     @property
     def key(self) -> tuple[str, str]:
@@ -148,7 +149,7 @@ def write_script(seed: int) -> Script:
     random = Random(f"world {seed}")
     nodes = tuple(f"n{number}" for number in range(1, random.randint(1, 3) + 1))
     providers = tuple(
-        write_provider(random, node, f"p{node[1:]}{number}")
+        write_provider(random, seed, node, f"p{node[1:]}{number}")
         for node in nodes
         for number in range(1, random.randint(1, 3) + 1)
     )
@@ -175,7 +176,7 @@ def write_script(seed: int) -> Script:
     )
 
 
-def write_provider(random: Random, node_id: str, provider_id: str) -> ProviderScript:
+def write_provider(random: Random, seed: int, node_id: str, provider_id: str) -> ProviderScript:
     capacity = random.randint(1, 4)
     return ProviderScript(
         node_id=node_id,
@@ -184,6 +185,7 @@ def write_provider(random: Random, node_id: str, provider_id: str) -> ProviderSc
         long_capacity=random.choice((0, 0, 1, capacity)),
         priority=random.choice((0, 0, 1)),
         health=random.choice(("auto", "auto", "auto", "up")),
+        type=Random(f"type {seed} {provider_id}").choice(("vllm", "vllm", "ollama")),
     )
 
 

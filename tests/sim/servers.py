@@ -8,6 +8,7 @@ of UpstreamRun and calls the sink as the HTTP adapter does.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ PROBE_S = 0.005
 
 Fields = list[tuple[bytes, bytes]]
 
+ERROR_EVENT = re.compile(rb'\n{0,2}data: \{"error":\{[^\n]*\}\}\n\n')
 ERROR_BODY = b'{"error":{"message":"as the provider says it","type":"odd_error"}}'
 
 
@@ -133,9 +135,11 @@ class SimUpstream:
 class SimRun:
     """One request of a Node to its provider."""
 
-    def __init__(self, adapter: SimAdapter, request: TunnelRequest, sink: UpstreamSink) -> None:
+    is_normalized = False
+
+    def __init__(self, adapter: SimAdapter, request: TunnelRequest, sink: Any) -> None:
         world = adapter.world
-        self.run_id: int = sink.run_id  # type: ignore[attr-defined]
+        self.run_id: int = sink.run_id
         self.program = adapter.program
         if self.program.refuses_runs:
             world.fail(f"{self.program.name} shuts down and takes run {self.run_id}")
@@ -225,8 +229,12 @@ class SimRun:
             self._consumed = len(self._body)
             self._sink.on_consumed(fresh)
         if self._is_whole and not self._is_answering:
-            self.client.check_body(self, bytes(self._body))
+            self._check_request()
             self._begin_answer()
+
+    def _check_request(self) -> None:
+        """The whole request is here."""
+        self.client.check_body(self, bytes(self._body))
 
     def _begin_answer(self) -> None:
         self._is_answering = True
@@ -243,6 +251,10 @@ class SimRun:
         if kind == "hangs_up":
             self._fail(pb.RunEnd.UPSTREAM_ERROR)
             return
+        self._answer(kind)
+
+    def _answer(self, kind: str) -> None:
+        """Say the head of the answer, and begin with its body."""
         self.head = self._make_head(kind)
         self._sink.on_head(self.head)
         if kind in ("error_answer", "early_answer"):
@@ -253,6 +265,35 @@ class SimRun:
                 self._world.count(kind)
             self._left = self.behaviour.chunks
             self._next_chunk()
+
+    def judge_whole(self, head: Head, body: bytes) -> str:
+        """Say what is wrong with an answer that looks whole to its client; "" for nothing."""
+        if body != self.sent:
+            return f"got {len(body)} bytes, run {self.run_id} sent {len(self.sent)}"
+        return self._judge_head(head)
+
+    def judge_cut(self, head: Head, body: bytes) -> str:
+        """Say what is wrong with an answer that was cut: it holds what was sent, up to a point, and then at most an
+        error event."""
+        fault = self._judge_head(head)
+        if fault or bytes(self.sent[: len(body)]) == body:
+            return fault
+        event = body.rfind(b'data: {"error"')
+        own = max(event, 0)
+        while own and not self.sent.startswith(body[:own]):
+            own -= 1
+        if event < 0 or event - own > 2 or ERROR_EVENT.fullmatch(body[own:]) is None:
+            return f"a cut answer of {len(body)} bytes is not what run {self.run_id} sent"
+        return ""
+
+    def _judge_head(self, head: Head) -> str:
+        assert self.head is not None
+        fields = self.head.headers
+        if head[:2] != self.head[:2] or head.headers[: len(fields)] != fields:
+            return f"the head {head} is not that of run {self.run_id}"
+        asked = next((value for name, value in self.request.headers if name == b"x-request-id"), b"")
+        told = next((value for name, value in head.headers if name == b"x-request-id"), b"")
+        return "" if asked == told else f"x-request-id is {told!r}, the provider was told {asked!r}"
 
     def _make_head(self, kind: str) -> Head:
         if kind in ("error_answer", "early_answer"):
@@ -325,7 +366,7 @@ class SimRun:
             self._world.count(self.behaviour.kind)
             self._end(status, "as scripted")
 
-    def _end(self, status: int, detail: str) -> None:
+    def _end(self, status: int, detail: str, refusal_status: int = 0) -> None:
         if self.is_over:
             return
         self.is_over = True
@@ -333,7 +374,7 @@ class SimRun:
             timer.cancel()
         self._timers.clear()
         self._server.close(self)
-        self._sink.on_end(End(status, detail, None))
+        self._sink.on_end(End(status, detail, None, refusal_status))
 
 
 def make_adapter(world: World, program: NodeProgram, settings: AdapterSettings, around: Surroundings) -> SimAdapter:
