@@ -85,7 +85,7 @@ exhaust: $(VENV)/.built
 mutants: $(VENV)/.built
 	$(PY) -m tests.mutants.core
 
-## Clients of other makers against real processes: LangChain, LiteLLM's SDK, the JDK's (about 430 MB, once).
+## Clients of other makers against real processes: LangChain, LiteLLM's SDK, the JDK's, npm's (about 430 MB, once).
 clients: $(VENV)/.built
 	$(PY) scripts/clients_check.py
 

@@ -1,4 +1,4 @@
-"""Other makers' clients against real processes: LangChain, LiteLLM's SDK and the JDK's HttpClient (where java is).
+"""Other makers' clients against real processes: LangChain, LiteLLM's SDK, openai of npm and the JDK's HttpClient.
 
 They bring hundreds of megabytes with them, so they are installed beside the project, into build/clients, and are no
 part of the tests. usage: clients_check.py
@@ -37,6 +37,11 @@ def check(base: str, python: Path) -> None:
         # LiteLLM would fetch a list of prices from the network at import.
         quiet = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         subprocess.run([python, script, base], check=True, timeout=LIMIT_S, env=quiet)
+    if shutil.which("npm") is None:
+        print("openai of npm: not checked, there is no npm here")
+    else:
+        port = base.removesuffix("/v1").rpartition(":")[2]
+        subprocess.run([ROOT / "scripts" / "npm-client-check.sh", port, "m", "audio"], check=True, timeout=LIMIT_S)
     java = shutil.which("java")
     if java is None:
         print("JDK HttpClient: not checked, there is no java here")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Another maker's client against a running Edge: the openai package of npm, whole, streamed, aborted, and its errors.
-# usage: npm-client-check.sh PORT MODEL
+# usage: npm-client-check.sh PORT MODEL [audio]     audio: the model also says what file came, as tests/fakes/all_apis.py
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -9,9 +9,10 @@ npm init --yes >/dev/null
 npm install --silent --no-audit --no-fund 'openai@^7' >/dev/null
 cat >check.mjs <<'JS'
 import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
 import OpenAI from "openai";
 
-const [port, model] = process.argv.slice(2);
+const [port, model, audio] = process.argv.slice(2);
 const client = new OpenAI({ baseURL: `http://127.0.0.1:${port}/v1`, apiKey: "any", maxRetries: 0 });
 const messages = [{ role: "user", content: "hello there" }];
 
@@ -38,6 +39,12 @@ await assert.rejects(client.chat.completions.create({ model: `${model}-x`, messa
   assert.ok(error.requestID);
   return true;
 });
+if (audio) {
+  const bytes = new Uint8Array(300_000).map((_, at) => at % 251);
+  const heard = await client.audio.transcriptions.create({ model, file: new File([bytes], 'a "b".wav') });
+  const hash = createHash("sha256").update(bytes).digest("hex");
+  assert.ok(heard.text.includes(` ${hash} as `), heard.text);
+}
 console.log("npm client: whole, streamed, aborted, listed, refused as it must be");
 JS
 node check.mjs "$@"

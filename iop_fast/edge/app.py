@@ -45,6 +45,7 @@ from iop_fast.edge.lines import open_books
 from iop_fast.edge.links import LinkLimits, Links
 from iop_fast.edge.log_levels_http import add_logs
 from iop_fast.edge.metric_rows import MetricSources, read
+from iop_fast.edge.open_files import OpenFiles
 from iop_fast.edge.openapi import document
 from iop_fast.edge.refresh import Refresher
 from iop_fast.edge.refresh_http import add_refresh
@@ -103,6 +104,7 @@ class Edge:
         self._registrar = Registrar(self.state, self.links, self._loop)
         self._ticker = Ticker(self._clock, self._loop)
         self._ticker.register(self.state.cancelling.sweep)
+        self._ticker.register(OpenFiles().look)
         if self.state.quiet is not None:
             self._ticker.register(self.state.quiet.sweep)
         service = EdgeService(self.state)
@@ -144,6 +146,12 @@ class Edge:
         """Port of the admin listener, 0 when it is a unix socket."""
         assert self._admin is not None
         return self._admin.port
+
+    @property
+    def admin_paths(self) -> set[tuple[str, str]]:
+        """Method and path of everything that the admin listener serves."""
+        assert self._admin is not None
+        return self._admin.paths
 
     def status(self) -> dict[str, Any]:
         """Return the snapshot for operators; see `status`."""

@@ -30,6 +30,15 @@ class Site:
         address = self._runner.addresses[0]
         return int(address[1]) if isinstance(address, tuple) else 0
 
+    @property
+    def paths(self) -> set[tuple[str, str]]:
+        """Method and path of everything that it serves."""
+        return {
+            (route.method, str(route.resource.canonical))
+            for route in self._runner.app.router.routes()
+            if route.resource
+        }
+
     async def start(self, listen: str) -> None:
         """Listen on "host:port" or "unix:/path"; raise OSError that names the address."""
         await self._runner.setup()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from hashlib import sha256
 
 import litellm
 
@@ -28,4 +29,8 @@ else:
     raise AssertionError("an unknown model was answered")
 vectors = litellm.embedding(model="openai/m", input=["a", "b"], api_base=base, api_key="any", encoding_format="float")
 assert len(vectors.data) == 2, vectors
-print("LiteLLM: whole, streamed, Anthropic's API, refused, embedded")
+heard = litellm.transcription(
+    model="openai/m", file=("a.wav", bytes(range(256)) * 99), api_base=base, api_key="any", response_format="json"
+)
+assert heard.text == f"a.wav {sha256(bytes(range(256)) * 99).hexdigest()} as served", heard
+print("LiteLLM: whole, streamed, Anthropic's API, refused, embedded, transcribed")

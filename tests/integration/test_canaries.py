@@ -20,7 +20,7 @@ import pytest
 
 from tests.fakes.all_apis import AllApis
 from tests.fakes.openai_backend import Exchange, FakeBackend, raw
-from tests.integration.edge_harness import CHAT, provider, run, until
+from tests.integration.edge_harness import CHAT, bench, provider, run, until
 from tests.integration.fleet import Fleet, fleet
 
 SEED = 20_26
@@ -157,16 +157,48 @@ async def be_cut(made: Fleet, birds: Canaries, backend: FakeBackend) -> None:
     unfinished[1].close()
 
 
+async def be_uploaded(made: Fleet, birds: Canaries) -> None:
+    """Forms that are refused for what stands in them, whose words stay in them."""
+    form = (
+        '--b\r\nContent-Disposition: form-data; name="{}"; filename="{}"\r\nContent-Type: {}\r\n\r\n{}\r\n'
+        '--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n{}'
+    )
+    for number, bad in enumerate(["a b", "Model", "_charset_", "model", "unfinished"]):
+        words = [birds.new(f"form {number} {place}") for place in ("file", "type", "data", "tail")]
+        block = form.format(bad, *words).encode()
+        fields = ["Content-Type: multipart/form-data; boundary=b", f"X-Provider-Token: {birds.new(f'form {number}')}"]
+        answer = await send(made.http_port, post(block, *fields, path="/v1/audio/transcriptions"))
+        assert answer.startswith(b"HTTP/1.1 400 "), answer[:300]
+        assert birds.found_in(answer) == []
+    boundary = f"Content-Type: multipart/form-data; boundary={birds.new('boundary')} x"
+    answer = await send(made.http_port, post(b"", boundary, path="/v1/audio/transcriptions"))
+    assert answer.startswith(b"HTTP/1.1 400 "), answer[:300]
+    assert birds.found_in(answer) == []
+
+
+async def admin_pages() -> list[str]:
+    """Every path that an admin listener shows, asked of one that serves them."""
+    async with bench() as b:
+        return sorted(path for method, path in b.edge.admin_paths if method == "GET")
+
+
 async def be_operated(made: Fleet, birds: Canaries) -> list[bytes]:
     """What an operator asks for, rightly and wrongly; all answers."""
     base = f"http://127.0.0.1:{made.admin_port}"
     pages = []
-    for path in ("/status", "/readyz", "/livez", "/openapi.json", "/metrics", f"/{birds.new('admin path')}"):
+    shown = await admin_pages()
+    assert {"/status", "/metrics", "/openapi.json", "/events"} <= {*shown}
+    for path in (*shown, "/explain?model=m", "/readyz?verbose", f"/{birds.new('admin path')}"):
         async with made.client.get(base + path, headers={"X-A": birds.new(f"admin field {path}")}) as answer:
-            pages.append(await answer.read())
+            # Events go on for ever; the first piece is all that there is to know at the time.
+            pages.append(await (answer.content.readany() if path == "/events" else answer.read()))
     settings: dict[str, Any] = {**made.settings, "nodes": [{"id": "n9", "token": birds.new("raw token in a file")}]}
     async with made.client.post(f"{base}/refresh", json={"mode": "dry_run", "config": json.dumps(settings)}) as answer:
         pages.append(await answer.read())
+    levels = {"logger": birds.new("a logger's name"), "level": "info"}
+    async with made.client.post(f"{base}/logs", json=levels) as answer:
+        assert answer.status == 404
+        assert birds.found_in(await answer.read(), but=["a logger's name"]) == []
     return pages
 
 
@@ -187,6 +219,7 @@ def test_fifty_secrets_are_found_where_they_belong_alone(tmp_path: Path, monkeyp
                 await made.start_node("n1", log={"level": "debug"})
                 await be_served(made, birds, backend)
                 await be_refused(made, birds)
+                await be_uploaded(made, birds)
                 await be_cut(made, birds, backend)
                 pages = await be_operated(made, birds)
                 await made.idle()
