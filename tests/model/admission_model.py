@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from iop_fast._core.admission import Explanation, MeterRow, Outcome, Plan, ProviderSpec, SnapshotRow
+from iop_fast._core.admission import (
+    Explanation,
+    LineRow,
+    MeterRow,
+    Outcome,
+    Plan,
+    ProviderSpec,
+    SnapshotRow,
+    WaiterRow,
+)
 from iop_fast._core.ledger import DURATION_BOUNDS_NS
 
 Key = tuple[str, str]
@@ -94,7 +103,7 @@ class ModelAdmission:
         self.last_grant: dict[Key, int] = {}
         self.leases: list[ModelLease] = []
         self.dropped: list[ModelLease] = []
-        self.waiters: list[ModelWaiter] = []
+        self.queued: list[ModelWaiter] = []
         self.decisions: list[Decision] = []
         self.failures: list[BaseException] = []
         self.is_delivering = False
@@ -212,10 +221,10 @@ class ModelAdmission:
             return Outcome.EVICTED_UNAVAILABLE if waiter.is_readmitted else Outcome.REJECTED_UNAVAILABLE
         if (key := self.choose(*kind)) is not None:
             return self._take(waiter, key)
-        fresh = [other for other in self.waiters if not other.is_readmitted]
+        fresh = [other for other in self.queued if not other.is_readmitted]
         if not waiter.is_readmitted and len(fresh) >= self.plan.max_queue:
             return Outcome.REJECTED_QUEUE_FULL
-        self.waiters.append(waiter)
+        self.queued.append(waiter)
         return waiter
 
     def release(self, now_ns: int, lease: ModelLease) -> bool:
@@ -232,7 +241,7 @@ class ModelAdmission:
         if not waiter.is_waiting:
             return False
         self._begin(now_ns)
-        self.waiters.remove(waiter)
+        self.queued.remove(waiter)
         waiter.is_waiting = False
         self._count(waiter.model, Outcome.EVICTED_CANCELLED)
         self._settle()
@@ -346,7 +355,7 @@ class ModelAdmission:
         self.now_ns = now_ns
 
     def _ordered(self) -> list[ModelWaiter]:
-        return sorted(self.waiters, key=lambda waiter: waiter.sequence)
+        return sorted(self.queued, key=lambda waiter: waiter.sequence)
 
     def _expire(self) -> None:
         for waiter in self._ordered():
@@ -393,7 +402,7 @@ class ModelAdmission:
         self._end(waiter, Decision(waiter, outcome))
 
     def _end(self, waiter: ModelWaiter, decision: Decision) -> None:
-        self.waiters.remove(waiter)
+        self.queued.remove(waiter)
         waiter.is_waiting = False
         self.decisions.append(decision)
 
@@ -422,7 +431,7 @@ class ModelAdmission:
 
     @property
     def next_deadline_ns(self) -> int:
-        deadlines = [deadline for waiter in self.waiters if (deadline := self.deadline(waiter.enqueued_at_ns))]
+        deadlines = [deadline for waiter in self.queued if (deadline := self.deadline(waiter.enqueued_at_ns))]
         return min(deadlines, default=0)
 
     @property
@@ -431,7 +440,7 @@ class ModelAdmission:
 
     @property
     def waiting(self) -> int:
-        return len(self.waiters)
+        return len(self.queued)
 
     @property
     def max_queue(self) -> int:
@@ -451,7 +460,7 @@ class ModelAdmission:
     def _row(self, spec: ProviderSpec) -> SnapshotRow:
         key = spec[:2]
         online = self.link(spec.node_id) != "offline"
-        queued = [w for w in self.waiters if spec in self.eligible(w.model, w.is_long, w.needs, w.excluded)]
+        queued = [w for w in self.queued if spec in self.eligible(w.model, w.is_long, w.needs, w.excluded)]
         return SnapshotRow(
             node_id=spec.node_id,
             provider_id=spec.provider_id,
@@ -488,7 +497,7 @@ class ModelAdmission:
         return len(
             [
                 waiter
-                for waiter in self.waiters
+                for waiter in self.queued
                 if any(
                     spec in rivals
                     for spec in self.eligible(waiter.model, waiter.is_long, waiter.needs, waiter.excluded)
@@ -523,6 +532,48 @@ class ModelAdmission:
                 verdict = "taken_next" if key == chosen else "free"
             candidates.append((key, verdict))
         return Explanation(position, candidates)
+
+    def verdicts(self, model: str, long: bool, needs: int) -> dict[str, int]:
+        explained = self.explain(model, long, needs).candidates
+        return dict(Counter("free" if verdict == "taken_next" else verdict for _, verdict in explained))
+
+    def in_order(self) -> list[ModelWaiter]:
+        return sorted(self.queued, key=lambda waiter: waiter.sequence)
+
+    def waiting_by_model(self) -> dict[str, tuple[int, int]]:
+        names = dict.fromkeys(waiter.model for waiter in self.queued)
+        return {
+            name: tuple(  # type: ignore[misc]
+                sum(waiter.model == name and waiter.is_long is is_long for waiter in self.queued)
+                for is_long in (False, True)
+            )
+            for name in names
+        }
+
+    def waiters_by_line(self) -> dict[tuple[Any, ...], list[ModelWaiter]]:
+        lines: dict[tuple[Any, ...], list[ModelWaiter]] = {}
+        for waiter in self.in_order():
+            lines.setdefault((waiter.model, waiter.is_long, waiter.needs, waiter.excluded), []).append(waiter)
+        return lines
+
+    @property
+    def line_count(self) -> int:
+        return len(self.waiters_by_line())
+
+    def lines(self, limit: int) -> list[LineRow]:
+        return [LineRow(*kind, len(alike), alike[0].enqueued_at_ns) for kind, alike in self.waiters_by_line().items()][
+            :limit
+        ]
+
+    def waiters(self, limit: int) -> list[WaiterRow]:
+        return [
+            WaiterRow(w.owner, w.model, w.is_long, w.needs, w.excluded, w.enqueued_at_ns, w.is_readmitted)
+            for w in self.in_order()[:limit]
+        ]
+
+    @property
+    def oldest_enqueued_at_ns(self) -> int | None:
+        return self.in_order()[0].enqueued_at_ns if self.queued else None
 
     def retry_after_s(self, model: str) -> int:
         if model not in self.plan.models:

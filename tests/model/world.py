@@ -258,6 +258,16 @@ class World:
                 for long in (False, True)
                 for needs in (0, 1)
             ],
+            "verdicts": [
+                admission.verdicts(model, long, needs)
+                for model in self.plan.models
+                for long in (False, True)
+                for needs in (0, 1)
+            ],
+            "by model": admission.waiting_by_model(),
+            "lines": (admission.line_count, admission.lines(2)),
+            "queue": [(row.owner.number, row[1:]) for row in admission.waiters(3)],
+            "oldest": admission.oldest_enqueued_at_ns,
             "failures": [repr(failure) for failure in admission.take_failures()],
             "live": [
                 admission.live_candidates(model, long, needs)

@@ -222,7 +222,7 @@ def copied_state(model: ModelAdmission) -> dict[str, Any]:
     state["last_grant"] = dict(model.last_grant)
     state["leases"] = list(model.leases)
     state["failures"] = []
-    state["waiters"] = [type(waiter)(**{**waiter.__dict__, "owner": Deaf()}) for waiter in model.waiters]
+    state["queued"] = [type(waiter)(**{**waiter.__dict__, "owner": Deaf()}) for waiter in model.queued]
     return state
 
 

@@ -81,7 +81,7 @@ def digest(world: World) -> Any:
 
     places = sorted(
         {request.lease.sequence for request in held(world) + ended(world)}
-        | {waiter.sequence for waiter in model.waiters}
+        | {waiter.sequence for waiter in model.queued}
     )
     grants = sorted(model.last_grant.values())
     return (
