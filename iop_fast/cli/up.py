@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import signal
@@ -53,6 +54,13 @@ native_models:
   - {{id: echo, adapter: echo, options: {{chunk_ms: 20}}}}
 """
 
+# The small model in the Node itself.
+NATIVE_TEMPLATE = """\
+  - id: {id}
+    adapter: llama_cpp
+    options: {{path: {path}, slots: {slots}, context_tokens: {context_tokens}}}
+"""
+
 READY_TEXT = """\
 ready: model {model} on {url}/v1
 
@@ -84,6 +92,7 @@ class Fleet:
     admin: str
     url: str
     model: str
+    loads_model: bool = False  # in the Node: it is ready when the provider is
 
 
 @click.command()
@@ -92,13 +101,24 @@ class Fleet:
     type=click.Choice(["smollm2", "echo"]),
     help="The model to serve; smollm2 where it is installed, else echo.",
 )
+@click.option(
+    "--native",
+    is_flag=True,
+    help="Run smollm2 in the Node itself, not in llama.cpp's HTTP server: chats, completions and embeddings only.",
+)
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="Run the fleet of this Edge file instead.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Port for clients.")
 @click.option("--link-port", type=click.IntRange(1, 65535), default=8081, show_default=True, help="Port for the Node.")
 @click.option("--admin-port", type=click.IntRange(1, 65535), default=8082, show_default=True, help="Port of /status.")
 @click.pass_context
 def up(
-    context: click.Context, model: str | None, config: Path | None, port: int, link_port: int, admin_port: int
+    context: click.Context,
+    model: str | None,
+    native: bool,
+    config: Path | None,
+    port: int,
+    link_port: int,
+    admin_port: int,
 ) -> None:
     """Run Edge and Node together on this machine, to try it out.
 
@@ -119,8 +139,9 @@ def up(
                 fleet = own_fleet(config, folder, token)
             else:
                 model = model or default_model()
-                provider = start_model(stack, children, model)
-                fleet = small_fleet(folder, token, model, provider, (port, link_port, admin_port))
+                provider = start_model(stack, children, model, native)
+                natives = native_entry() if native and model == smollm2.MODEL_ID else ""
+                fleet = small_fleet(folder, token, model, provider, natives, (port, link_port, admin_port))
             run_fleet(stack, children, fleet)
         except Stopped:
             click.echo("stopping", err=True)
@@ -147,13 +168,31 @@ def default_model() -> str:
     return "echo"
 
 
-def start_model(stack: ExitStack, children: Children, model: str) -> str:
+def native_entry() -> str:
+    """The small model as an entry of the Node's native_models."""
+    return NATIVE_TEMPLATE.format(
+        id=smollm2.MODEL_ID,
+        path=json.dumps(str(installed_weights())),
+        slots=smollm2.SLOTS,
+        context_tokens=smollm2.CONTEXT_TOKENS,
+    )
+
+
+def installed_weights() -> Path:
+    """The small model's file; an error for people where it is not installed."""
+    file = smollm2.weights()
+    if file is None:
+        raise click.ClickException(f"the model {smollm2.MODEL_ID} is not installed; {smollm2.INSTALL_HINT}")
+    return file
+
+
+def start_model(stack: ExitStack, children: Children, model: str, is_native: bool) -> str:
     """Start the model's server where it has one; return the rest of the provider's entry."""
     if model == "echo":
         return "type: native, profile: echo, capacity: 4"
-    file = smollm2.weights()
-    if file is None:
-        raise click.ClickException(f"the model {model} is not installed; {smollm2.INSTALL_HINT}")
+    file = installed_weights()
+    if is_native:
+        return f"type: native, profile: {smollm2.MODEL_ID}, capacity: {smollm2.SLOTS}"
     click.echo(f"loading {file.name} ({file.stat().st_size / 1e6:.0f} MB)", err=True)
     port = free_port()
     arguments = ["iop_fast.cli.smollm2", "--port", str(port)]
@@ -182,7 +221,9 @@ def free_port() -> int:
         return port
 
 
-def small_fleet(folder: Path, token: str, model: str, provider: str, ports: tuple[int, int, int]) -> Fleet:
+def small_fleet(
+    folder: Path, token: str, model: str, provider: str, natives: str, ports: tuple[int, int, int]
+) -> Fleet:
     """One Edge, one Node, one model."""
     port, link_port, admin_port = ports
     edge, node = folder / "edge.yaml", folder / "node.yaml"
@@ -197,9 +238,10 @@ def small_fleet(folder: Path, token: str, model: str, provider: str, ports: tupl
         ),
         encoding="utf-8",
     )
-    node.write_text(NODE_TEMPLATE.format(node_id="local", link=f"127.0.0.1:{link_port}"), encoding="utf-8")
+    node.write_text(NODE_TEMPLATE.format(node_id="local", link=f"127.0.0.1:{link_port}") + natives, encoding="utf-8")
     environment = {**os.environ, "IOP_NODE_TOKEN": token}
-    return Fleet(edge, {"local": node}, environment, f"127.0.0.1:{admin_port}", f"http://127.0.0.1:{port}", model)
+    admin, url = f"127.0.0.1:{admin_port}", f"http://127.0.0.1:{port}"
+    return Fleet(edge, {"local": node}, environment, admin, url, model, loads_model=bool(natives))
 
 
 def own_fleet(config: Path, folder: Path, token: str) -> Fleet:
@@ -260,15 +302,20 @@ def run_fleet(stack: ExitStack, children: Children, fleet: Fleet) -> None:
 
 
 def wait_until_ready(children: Children, fleet: Fleet) -> None:
-    """Wait until every Node is ready."""
-    deadline = time.monotonic() + READY_LIMIT_S
+    """Wait until every Node is ready, and the model where a Node loads it."""
+    deadline = time.monotonic() + (MODEL_LIMIT_S if fleet.loads_model else READY_LIMIT_S)
     while time.monotonic() < deadline:
         children.check()
         try:
-            nodes = get_json(fleet.admin, "/status")["nodes"]
+            status = get_json(fleet.admin, "/status")
         except AdminError:
-            nodes = []  # not listening yet; the deadline and the check bound the wait
-        if nodes and all(node["link"] == "ready" for node in nodes):
-            return
+            status = {"nodes": [], "providers": []}  # not listening yet; the deadline and the check bound the wait
+        if status["nodes"] and all(node["link"] == "ready" for node in status["nodes"]):
+            health = [provider["health"] for provider in status["providers"]]
+            if not fleet.loads_model or all(one["healthy"] for one in health):
+                return
+            broken = [one["reason"] for one in health if one["reported"] == "broken"]
+            if broken:
+                raise click.ClickException(f"the model cannot be loaded: {broken[0]}")
         time.sleep(0.05)
-    raise click.ClickException(f"not every Node became ready within {READY_LIMIT_S:.0f} s; the lines above say why")
+    raise click.ClickException("not every Node became ready in time; the lines above say why")

@@ -3,10 +3,11 @@
 An HTTP answer, whatever its status, says nothing about health here. What counts is whether a connection can be made:
 
     UP           until a connect fails, and again from the first connect that succeeds
-    LOADING      reachable and not serving yet; said by adapters that can tell
+    LOADING      reachable and not serving yet; said, and ended by `up`, by adapters that can tell
     UNREACHABLE  a connect failed (refused, no route, timed out, TLS): set at once, left by the Node's own attempts,
                  after `first_ms` doubling to `most_ms`, or by a run's connection
-    BROKEN       misconfigured on this Node: for ever, until another configuration makes another adapter
+    BROKEN       misconfigured on this Node, or a model that does not load: for ever, until another configuration makes
+                 another adapter
 
 `on_change` is called after each change of state or reason, and never for a report that changes nothing. Attempts stop
 with `close`.
@@ -92,6 +93,22 @@ class Health:
         if self._timer is None and self._attempt is None and self._probe is not None:
             self._timer = self._loop.call_later(self._delay_ms / 1000, self._on_timer)
             self._delay_ms = min(self._delay_ms * 2, self._most_ms)
+
+    def loading(self, reason: str) -> None:
+        """The backend is there and does not serve yet; `reason` may change while it loads."""
+        if self.state is not State.BROKEN and not self._is_closed:
+            self._set(State.LOADING, reason)
+
+    def up(self) -> None:
+        """The backend has loaded and serves."""
+        if self.state is State.LOADING and not self._is_closed:
+            self._set(State.UP, "")
+
+    def broken(self, reason: str) -> None:
+        """The backend will never serve as it is configured."""
+        if not self._is_closed:
+            self._cancel_timer()
+            self._set(State.BROKEN, reason)
 
     def look(self) -> asyncio.Task[None] | None:
         """Attempt to connect now and return the attempt; None for a backend that cannot be looked at."""

@@ -75,7 +75,7 @@ class LlamaCppOptions(Section):
         "Tokens of a prompt that are read in one step. A cancelled request frees its slot behind the running step.",
         apply="restart",
         unit="tokens",
-        default=512,
+        default=256,
         ge=32,
         le=65_536,
     )
