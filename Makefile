@@ -1,4 +1,4 @@
-# Verbs: up build debug test sim soak-core soak-refs cli-torture exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov proto docs check clean. Each one installs what it needs into .venv.
+# Verbs: up build debug test sim soak-core soak-refs cli-torture exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov proto docs package pythons deploy-check docs-check systemd-check check clean. Each one installs what it needs into .venv.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -12,7 +12,7 @@ STEPS ?= 200000
 DEPTH ?= 6
 SECONDS ?= 300
 
-.PHONY: up build debug test sim soak-core soak-refs cli-torture exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov proto docs check clean
+.PHONY: up build debug test sim soak-core soak-refs cli-torture exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov proto docs package pythons deploy-check docs-check systemd-check check clean
 
 # The interpreter and pip.
 $(VENV)/.made:
@@ -158,6 +158,34 @@ docs: $(VENV)/.run
 	$(PY) -m scripts.gen_config_docs
 	$(PY) -m scripts.gen_error_docs
 	$(PY) -m scripts.gen_metrics_docs
+	$(PY) -m scripts.gen_dashboard
+
+## Sdist and wheel into dist/, tried away from the checkout.
+package: $(VENV)/.dev
+	$(PY) -m scripts.package_check --keep dist
+
+## The package with every CPython from 3.11 on that is here; PYTHONS="3.12 3.13" names some of them.
+pythons: $(VENV)/.dev
+	$(PY) -m scripts.pythons_check $(PYTHONS)
+
+# Tools that know the formats in deploy/; promtool alone of Debian's prometheus.
+$(VENV)/.deploy: pyproject.toml $(VENV)/.made
+	$(PY) -m pip install --quiet --group deploy
+	scripts/get-promtool.sh $(VENV)/promtool
+	@touch $@
+
+## Image, compose file, manifests, alert rules and dashboard, by the tools of their makers.
+deploy-check: $(VENV)/.deploy
+	$(PY) -m scripts.deploy_check
+
+## The commands of README and docs/, as they are written (needs haproxy and the default ports).
+docs-check: $(VENV)/.built
+	$(PY) scripts/readme_check.py
+	$(PY) -m scripts.docs_check
+
+## The units under a real systemd, in namespaces of their own (Linux, as root), from the wheel of `make package`.
+systemd-check:
+	$(PYTHON) scripts/systemd_check.py dist/iop_fast-*.whl
 
 ## Everything that CI runs.
 check: lint types test smoke

@@ -13,10 +13,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
 from compose_spec import PyCompose
+
+from scripts.gen_dashboard import dashboard
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -54,7 +58,20 @@ def main() -> None:
         raise SystemExit("deploy check: promtool expected on the path; scripts/get-promtool.sh gets it")
     rules = DEPLOY / "prometheus"
     run(promtool, "check", "rules", rules / "alerts.yaml")
+    run(promtool, "check", "config", "--syntax-only", rules / "scrape.yaml")
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:  # the dashboard's queries, as rules
+        file.write(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": list(dashboard_rules())}]}))
+        file.flush()
+        run(promtool, "check", "rules", file.name)
     run(promtool, "test", "rules", rules / "alerts.test.yaml", folder=rules)
+
+
+def dashboard_rules() -> Iterator[dict[str, str]]:
+    """Every query of the dashboard with what Grafana puts in the place of its variables."""
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", []):
+            query = target["expr"].replace("$__rate_interval", "5m").replace("$__range", "1h")
+            yield {"record": f"panel:{panel['id']}:{target['refId']}", "expr": query}
 
 
 if __name__ == "__main__":

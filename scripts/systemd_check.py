@@ -82,8 +82,10 @@ def main() -> None:
 
 def check(wheel: Path) -> None:
     """Run everything and print what the driver saw; leave with its verdict."""
-    if os.geteuid() != 0 or not os.access(SYSTEMD, os.X_OK) or not os.access(PYTHON, os.X_OK) or not can_unshare():
-        print(f"systemd check: not possible here: it takes root, unshare, {SYSTEMD} and {PYTHON}")
+    if not is_possible(wheel):
+        print(
+            f"systemd check: not possible here: it takes root, unshare, {SYSTEMD}, and {PYTHON} of the wheel's version"
+        )
         return
     group = group_root() / f"iop-check-{os.getpid()}"
     with tempfile.TemporaryDirectory(prefix="iop-systemd-") as name:
@@ -104,8 +106,14 @@ def check(wheel: Path) -> None:
             raise SystemExit("systemd check: failed")
 
 
-def can_unshare() -> bool:
-    """True where this process may make namespaces."""
+def is_possible(wheel: Path) -> bool:
+    """True where this process may make namespaces and what is needed in them is here."""
+    if os.geteuid() != 0 or not os.access(SYSTEMD, os.X_OK) or not os.access(PYTHON, os.X_OK):
+        return False
+    tag = "import ensurepip, sys; print(f'cp{sys.version_info[0]}{sys.version_info[1]}')"
+    said = subprocess.run([PYTHON, "-c", tag], capture_output=True, text=True, check=False).stdout.strip()
+    if not said or f"-{said}-" not in wheel.name:
+        return False
     command = ["unshare", "--mount", "--pid", "--fork", "--cgroup", "--uts", "--ipc", "--net", "true"]
     return shutil.which("unshare") is not None and subprocess.run(command, check=False).returncode == 0
 
