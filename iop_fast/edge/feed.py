@@ -287,8 +287,6 @@ class Feed:
                 self._task = self._loop.create_task(self._tick_until_alone())
             task = self._task
             yield RETRY
-            if not self._rendered:
-                await asyncio.shield(self._tick)
             version, quiet = 0, 0
             while not self._is_stopped and is_open() and self._task is task:
                 newer = [(name, body) for name, (changed, body) in self._rendered.items() if changed > version]
@@ -298,9 +296,9 @@ class Feed:
                 elif quiet >= QUIET_TICKS:
                     quiet = 0
                     yield QUIET
-                if version == self._version:  # nothing came while the reader took its event
+                else:  # nothing came, nor ended, since this was looked at
+                    quiet += 1
                     await asyncio.shield(self._tick)
-                quiet += 1
         finally:
             self.readers -= 1
 

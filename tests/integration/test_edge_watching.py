@@ -18,6 +18,7 @@ import aiohttp
 import jsonschema
 import pytest
 import yaml
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from iop_fast import logs
@@ -26,9 +27,12 @@ from iop_fast.cli import queue as queue_command
 from iop_fast.cli import runs as runs_command
 from iop_fast.cli.status import provider_state
 from iop_fast.edge.feed import READERS_MAX
-from iop_fast.wire import runtime_pb2 as pb
+from iop_fast.wire import runtime_pb2 as pb  # imports grpc_env before grpc
+from iop_fast.wire.health import NOT_SERVING, SERVING
 from tests.fakes.fake_node import FakeNode
 from tests.integration.edge_harness import LIMIT_S, Bench, bench, config, provider, run, until
+
+import grpc.aio  # isort: skip
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -406,7 +410,9 @@ def test_metrics_stand_on_both_listeners_and_in_both_forms() -> None:
             async with b.client.get(url, headers=headers) as answer:
                 assert "content-encoding" not in answer.headers
                 assert answer.headers["content-type"].startswith("application/openmetrics-text")
-                assert (await answer.text()).endswith("# EOF\n")
+                text = await answer.text()
+            assert text.endswith("# EOF\n")
+            assert len(list(parse_openmetrics(text))) > 60
             async with b.client.get(f"http://127.0.0.1:{port}/queue") as answer:
                 assert answer.status == 404
 
@@ -419,7 +425,12 @@ def test_readiness_names_its_checks_and_is_the_first_to_go() -> None:
             await b.ready()
             checks = {"not_draining": True, "listeners_bound": True, "node_was_ready": True}
             assert await page(b, "/readyz?verbose") == {"ready": True, "reasons": [], "checks": checks}
-            await b.edge.drain()
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{b.edge.link_port}", options=options) as channel:
+                check = channel.unary_unary("/grpc.health.v1.Health/Check")
+                assert await check(b"") == SERVING
+                await b.edge.drain()
+                assert await check(b"") == NOT_SERVING
             ready = await page(b, "/readyz?verbose", 503)
             assert (ready["reasons"], ready["checks"]["not_draining"]) == (["draining"], False)
             assert value(await metrics(b), "iop_ready") == 0

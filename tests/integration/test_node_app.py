@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 
 from iop_fast.config.loader import load_node_text
 from iop_fast.config.payload import NodePayload, ProviderPayload, RuntimeSettings
+from iop_fast.node import metric_rows
 from iop_fast.node.app import Node
 from iop_fast.seams import RunOpening
 from iop_fast.wire import runtime_pb2 as pb
@@ -109,6 +110,43 @@ async def test_a_provider_that_refuses_connections_is_reported_and_comes_back() 
         assert [state.state for state in states] == [pb.ProviderState.UP]
         assert (await link.open(tunnel()).ended()).status == RunEnd.OK
         await again.stop()
+
+
+@on_uvloop
+async def test_what_a_node_did_is_counted_over_its_sessions() -> None:
+    async with FakeEdge() as edge, FakeBackend(answer(OK_JSON)) as backend, node_of(edge) as node:
+        link = await ready(edge, payload(provider_payload("p1", backend.url), provider_payload("p2")))
+        assert (await link.open(tunnel()).ended()).status == RunEnd.OK
+        before = dict(read_metrics(node))
+        assert before["iop_node_runs_total", ("p1", "ok")] == 1
+        assert before["iop_node_provider_runs", ("p1",)] == before["iop_node_runs", ()] == 0
+        assert (before["iop_node_ready", ()], before["iop_node_session_generation", ()]) == (1, node_generation(node))
+        assert before["iop_node_provider_state", ("p1", "up")] == 1
+        assert before["iop_node_provider_state", ("p1", "broken")] == 0
+        assert node.checks() == {"session": True, "session_ready": True}
+        link.close()
+        link = await ready(edge, payload(provider_payload("p2")))
+        after = dict(read_metrics(node))
+        assert after["iop_node_sessions_total", ()] == before["iop_node_sessions_total", ()] + 1
+        for family in ("bytes", "messages", "frames"):
+            for direction in ("sent", "received"):
+                key = (f"iop_node_link_{family}_total", (direction,))
+                assert after[key] > before[key] > 0
+        assert not any(labels[:1] == ("p1",) for _, labels in after)  # it has left the configuration
+
+
+def node_generation(node: Node) -> int:
+    """Number of the current session."""
+    assert node.dialer.session is not None
+    return node.dialer.session.generation
+
+
+def read_metrics(node: Node) -> Iterator[tuple[tuple[str, tuple[str, ...]], float]]:
+    """Every value under its family's name and labels."""
+    for family, rows in metric_rows.read(node):
+        for labels, value in rows:
+            assert isinstance(value, int | float)
+            yield (family.name, labels), value
 
 
 @on_uvloop
