@@ -172,6 +172,7 @@ class TunnelRequest(NamedTuple):
     body_length: int
     model: str
     stream: bool
+    caller_authorized: bool = False
 
 
 class RunOpening(NamedTuple):

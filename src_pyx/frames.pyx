@@ -213,6 +213,7 @@ def encode_tunnel_request(uint64_t run_id, request not None):
     cdef bint complete = <object>PyTuple_GET_ITEM(request, 5)
     cdef uint64_t body_length = <object>PyTuple_GET_ITEM(request, 6)
     cdef bint stream = <object>PyTuple_GET_ITEM(request, 8)
+    cdef bint caller_authorized = <object>PyTuple_GET_ITEM(request, 9)
     cdef Py_ssize_t provider_size, model_size
     cdef const char *provider = PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(request, 0), &provider_size)
     cdef const char *model = PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(request, 7), &model_size)
@@ -232,6 +233,7 @@ def encode_tunnel_request(uint64_t run_id, request not None):
             + number_field_size(body_length)
             + bytes_field_size(model_size)
             + number_field_size(stream)
+            + number_field_size(caller_authorized)
         )
         entry = new_entry(run_id, TUNNEL_REQUEST, size, &at)
         at = put_bytes_field(at, 1, provider, provider_size)
@@ -242,7 +244,8 @@ def encode_tunnel_request(uint64_t run_id, request not None):
         at = put_number_field(at, 6, complete)
         at = put_number_field(at, 7, body_length)
         at = put_bytes_field(at, 8, model, model_size)
-        put_number_field(at, 9, stream)
+        at = put_number_field(at, 9, stream)
+        put_number_field(at, 10, caller_authorized)
         return entry
     finally:
         PyBuffer_Release(&body)
@@ -669,7 +672,7 @@ cdef object read_tunnel_request(Cursor at, Cursor end):
     cdef str provider_id = "", model = ""
     cdef bytes method = b"", path = b"", body = b""
     cdef list headers = []
-    cdef bint complete = False, stream = False
+    cdef bint complete = False, stream = False, caller_authorized = False
     cdef uint64_t body_length = 0
     while at < end:
         at = read_tag(at, end, &tag)
@@ -683,6 +686,9 @@ cdef object read_tunnel_request(Cursor at, Cursor end):
         elif tag == (9 << 3 | VARINT):
             at = read_varint(at, end, &number)
             stream = number != 0
+        elif tag == (10 << 3 | VARINT):
+            at = read_varint(at, end, &number)
+            caller_authorized = number != 0
         elif (tag & 7) != SPAN or tag >> 3 > 8:
             at = skip_field(at, end, tag, 0)
         else:
@@ -704,7 +710,8 @@ cdef object read_tunnel_request(Cursor at, Cursor end):
         if at == NULL:
             raise malformed("ProviderTunnelRequest")
     return new_tuple(
-        TunnelRequest, (provider_id, method, path, headers, body, complete, body_length, model, stream)
+        TunnelRequest,
+        (provider_id, method, path, headers, body, complete, body_length, model, stream, caller_authorized),
     )
 
 

@@ -140,6 +140,7 @@ def prepare_tunnel(
             size,
             served.name,
             is_stream,
+            request.forwarded is not None,
         ),
     )
     return opening, upload, clamped

@@ -889,6 +889,7 @@ class ProviderTunnelRequest(_message.Message):
     BODY_LENGTH_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
+    CALLER_AUTHORIZED_FIELD_NUMBER: _builtins.int
     provider_id: _builtins.str
     method: _builtins.bytes
     path: _builtins.bytes
@@ -901,6 +902,8 @@ class ProviderTunnelRequest(_message.Message):
     """served model, for logs"""
     stream: _builtins.bool
     """the caller asked for a stream"""
+    caller_authorized: _builtins.bool
+    """the caller's own provider token is among the headers: the provider's key stays out"""
     @_builtins.property
     def headers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Header]:
         """end-to-end headers only"""
@@ -917,10 +920,11 @@ class ProviderTunnelRequest(_message.Message):
         body_length: _builtins.int = ...,
         model: _builtins.str = ...,
         stream: _builtins.bool = ...,
+        caller_authorized: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "body_complete", b"body_complete", "body_length", b"body_length", "headers", b"headers", "method", b"method", "model", b"model", "path", b"path", "provider_id", b"provider_id", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "body_complete", b"body_complete", "body_length", b"body_length", "caller_authorized", b"caller_authorized", "headers", b"headers", "method", b"method", "model", b"model", "path", b"path", "provider_id", b"provider_id", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

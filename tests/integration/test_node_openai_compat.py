@@ -322,6 +322,20 @@ async def test_the_own_key_goes_out_unless_one_was_forwarded(
 
 
 @on_uvloop
+async def test_the_own_key_stays_here_when_the_caller_s_token_goes_by_a_name_of_its_own() -> None:
+    """B17: the Edge says that the token is there, under whatever name its provider reads it."""
+    async with (
+        FakeBackend(answer(OK_JSON)) as backend,
+        bench(backend.url, {"KEY": "own-key"}, api_key_env="KEY") as node,
+    ):
+        await node.run(tunnel(headers=[(b"x-vendor-token", b"forwarded")], caller_authorized=True))
+        await node.run(tunnel(headers=[(b"x-vendor-token", b"by chance")]))
+        marked, plain = backend.requests
+        assert (marked.values(b"x-vendor-token"), marked.values(b"authorization")) == ([b"forwarded"], [])
+        assert plain.values(b"authorization") == [b"Bearer own-key"]
+
+
+@on_uvloop
 async def test_without_a_key_there_is_no_credential() -> None:
     """B17: no empty "Bearer "."""
     async with FakeBackend(answer(OK_JSON)) as backend, bench(backend.url) as node:

@@ -34,7 +34,9 @@ pairs = st.lists(st.tuples(octets, octets), max_size=6)
 usages = st.none() | st.builds(Usage, uint64, uint64, uint64)
 ends = st.builds(End, st.integers(-(2**31), 2**31 - 1), texts, usages, st.integers(0, 2**32 - 1))
 heads = st.builds(Head, st.integers(0, 2**32 - 1), octets, pairs)
-requests = st.builds(TunnelRequest, texts, octets, octets, pairs, octets, st.booleans(), uint64, texts, st.booleans())
+requests = st.builds(
+    TunnelRequest, texts, octets, octets, pairs, octets, st.booleans(), uint64, texts, st.booleans(), st.booleans()
+)
 openings = st.builds(
     RunOpening, texts, texts, st.integers(-(2**31), 2**31 - 1), st.booleans(), octets, st.booleans(), uint64
 )

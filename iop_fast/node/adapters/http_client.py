@@ -55,6 +55,11 @@ def client_for(backend: Backend) -> HttpClient:
     return LibraryClient(backend) if backend.endpoint.is_tls else PlainClient(backend)
 
 
+def key_for(request: TunnelRequest, backend: Backend) -> str:
+    """Return the provider's own key for a request, "" where the caller's token is there in its place."""
+    return "" if request.caller_authorized else backend.key
+
+
 class PlainClient:
     """Runs on connections of our own."""
 
@@ -68,7 +73,8 @@ class PlainClient:
         """See HttpClient."""
         backend = self._backend
         target = backend.endpoint.target(request.path)
-        head = request_head(request.method, target, self._host_field, request.headers, backend.key, request.body_length)
+        key = key_for(request, backend)
+        head = request_head(request.method, target, self._host_field, request.headers, key, request.body_length)
         run = PlainRun(self._pool, backend.health, timeouts, head, request, sink, backend.loop)
         run.start()
         return run
@@ -106,7 +112,7 @@ class LibraryClient:
         """See HttpClient."""
         backend = self._backend
         url = backend.endpoint.url(request.path)
-        return HttpRun(self.session, backend.health, timeouts, url, backend.key, request, sink)
+        return HttpRun(self.session, backend.health, timeouts, url, key_for(request, backend), request, sink)
 
     async def close(self) -> None:
         """See HttpClient."""

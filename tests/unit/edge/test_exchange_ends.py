@@ -520,7 +520,20 @@ def test_the_forwarded_token_goes_to_the_second_provider_too_and_nothing_else_do
         fields = dict(world.links["n2"].openings[2].headers)
         assert fields[b"authorization"] == b"Bearer tok"
         assert set(fields) == {b"authorization", b"x-request-id"}
+        assert world.links["n2"].openings[2].caller_authorized
         world.links["n2"].answer(2, JSON_HEAD, end=OK)
+
+
+def test_a_node_is_told_whether_the_caller_s_token_is_there() -> None:
+    """B17: under a name of its own the Node could not see it, and would add the provider's key."""
+    rule = {"enabled": True, "required": False, "target_header": "X-Vendor-Token", "scheme": ""}
+    with ExchangeWorld(openai={"provider_auth": rule}) as world:
+        for headers, is_there in (([(b"x-iop-provider-authorization", b"tok")], True), ([], False)):
+            world.post(headers=headers)
+            opening = world.link.openings[world.link.last]
+            assert ((b"x-vendor-token", b"tok") in opening.headers) is is_there
+            assert opening.caller_authorized is is_there
+            world.link.answer(world.link.last, JSON_HEAD, end=OK)
 
 
 def test_a_request_is_admitted_again_once() -> None:

@@ -303,8 +303,8 @@ def test_what_the_library_raises_refuses_the_task(
 def test_a_chunk_that_nobody_understands_ends_its_run_alone(library: FakeLibrary, model: Path) -> None:
     async def run() -> None:
         async with loaded(model) as made:
-            library.module.Server.handle_chat_completions = (
-                lambda self, prompt, callback: callback(b"{") and callback(b"{}")
+            library.module.Server.handle_chat_completions = lambda self, prompt, callback: (
+                callback(b"{") and callback(b"{}")
             )
             _, sink = start(made, chat("x"))
             assert (await end_of(sink)).status == pb.RunEnd.INTERNAL
