@@ -26,8 +26,10 @@ from iop_fast.edge.exchange import Exchange
 from iop_fast.edge.gate import Gate
 from iop_fast.edge.links import Links
 from iop_fast.edge.needs import NAMES, is_supported
+from iop_fast.edge.normalized.run import NormalizedRun
 from iop_fast.edge.runtime import Key
 from iop_fast.edge.state import EdgeState
+from iop_fast.seams import EdgeRun
 
 NS_PER_MS = 1_000_000
 
@@ -203,13 +205,18 @@ def runs_view(edge: EdgeState, links: Links, limit: int) -> RunsPage:
     first = islice(heapq.merge(*tables, key=run_id), limit)
     return {
         "total": links.run_count,
-        "runs": [run_row(number, cast(Exchange, run), now_ns) for number, run in first],
+        "runs": [run_row(number, exchange_of(run), now_ns) for number, run in first],
     }
 
 
 def run_id(listed: tuple[int, object]) -> int:
     """The number of a run; the numbers rise in the order of the grants."""
     return listed[0]
+
+
+def exchange_of(run: EdgeRun) -> Exchange:
+    """Return the exchange behind a run of a session's table."""
+    return cast(Exchange, run.exchange if isinstance(run, NormalizedRun) else run)
 
 
 def run_row(number: int, run: Exchange, now_ns: int) -> RunRow:

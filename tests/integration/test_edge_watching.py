@@ -343,6 +343,25 @@ def test_lists_are_as_long_as_they_may_be_and_say_how_much_there_is() -> None:
     run(work())
 
 
+def test_a_normalized_run_is_shown_like_a_tunnel() -> None:
+    async def work() -> None:
+        settings = config({"n1": [provider("p1"), {**provider("o"), "type": "ollama"}]})
+        async with bench(settings) as b:
+            node = await b.ready()
+            calls = [asyncio.create_task(b.chat()) for _ in range(2)]
+            runs = {one.is_normalized: one for one in (await node.next_run(), await node.next_run())}
+            rows = {row["provider_id"]: row for row in (await page(b, "/runs"))["runs"]}
+            assert set(rows) == {"p1", "o"}
+            assert set(rows["o"]) == set(rows["p1"])
+            assert rows["o"]["state"] == "dispatched"
+            await runs[False].answer(b"{}")
+            await runs[True].end(pb.RunEnd.UPSTREAM_ERROR)
+            assert sorted(call.status for call in await asyncio.gather(*calls)) == [200, 502]
+            await b.idle()
+
+    run(work())
+
+
 def test_explain_tells_a_long_request_from_a_short_one_and_what_nobody_can() -> None:
     async def work() -> None:
         nodes = {"n1": [provider("short", 2), provider("long", 2, long_context_capacity=1)]}

@@ -81,6 +81,11 @@ class NormalizedRun(EdgeRun):
         self._has_begun = False  # the head was handed on
         self._collected = 0  # bytes of the window that wait here
 
+    @property
+    def exchange(self) -> Exchange:
+        """The exchange that it stands for."""
+        return self._exchange
+
     def on_sent(self, message_number: int) -> None:
         """Hand on."""
         self._exchange.on_sent(message_number)
