@@ -153,6 +153,21 @@ MUTANTS = [
         ("no credit is used up", "        self._credit_bytes -= len(piece)\n", ""),
     ),
     *mutants(
+        "node/normalized",
+        ("an event uses no credit up", "        self._credit_bytes -= len(entry) + EVENT_BYTES\n", ""),
+        (
+            "a choice ends before its last words",
+            "            self.flush()\n            self._say(encode_finish(",
+            "            self._say(encode_finish(",
+        ),
+        ("no window is granted for an input", "            self.on_consumed(len(piece))\n", "            pass\n"),
+        (
+            "a long text is cut off",
+            "            for piece in pieces_of(text):\n                self._say(encode(",
+            "            for piece in [text[:9_000]]:\n                self._say(encode(",
+        ),
+    ),
+    *mutants(
         "node/runs",
         ("paused for ever", "                self._handle.resume()\n", "                pass\n"),
         (
