@@ -37,6 +37,7 @@ from iop_fast.config.schema.fields import parse_address
 from iop_fast.edge.admin import Readiness, add_document, admin_app, observe_app
 from iop_fast.edge.admin_openapi import admin_document
 from iop_fast.edge.ages import Ticker
+from iop_fast.edge.dashboard_http import add_dashboard
 from iop_fast.edge.disk import DiskFile
 from iop_fast.edge.feed import Feed, Parts, add_feed
 from iop_fast.edge.front.listener import Front
@@ -231,6 +232,7 @@ class Edge:
         add_refresh(app, self.refresher)
         add_views(app, self.state, self.links)
         add_feed(app, self._feed)
+        add_dashboard(app)
         add_logs(app)
         add_document(app, "/openapi.json", partial(document, config.openai.listen))
         add_document(app, "/openapi-admin.json", admin_document)
