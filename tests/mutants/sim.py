@@ -78,7 +78,7 @@ MUTANTS = [
     *mutants(
         "edge/exchange",
         ("admitted again and again", "if self._first_verdict is not None or not", "if not"),
-        ("a lost run goes to another provider", "elif self._is_sent or self._is_taken:", "elif self._is_taken:"),
+        ("a lost run goes to another provider", "elif self.is_sent or self.is_taken:", "elif self.is_taken:"),
         (
             "a broken answer is whole",
             "return end.status == RunEnd.OK and (head",
