@@ -31,6 +31,7 @@ MODULES = {
     "iop_fast._core.multipart": "src_pyx/multipart.pyx",
     "iop_fast._hot.ages": "src_pyx/ages.pyx",
     "iop_fast._hot.chunks": "src_pyx/chunks.pyx",
+    "iop_fast._hot.dispatch": "src_pyx/dispatch.pyx",
     "iop_fast._hot.fields": "src_pyx/fields.pyx",
     "iop_fast._hot.frames": "src_pyx/frames.pyx",
     "iop_fast._hot.meters": "src_pyx/meters.pyx",

@@ -20,7 +20,8 @@ from random import Random
 from typing import Any
 
 from iop_fast._core.clock import MonotonicClock
-from iop_fast._hot.frames import dispatch_edge, encode_data, encode_end, encode_head, encode_taken
+from iop_fast._hot.dispatch import dispatch_edge
+from iop_fast._hot.frames import encode_data, encode_end, encode_head, encode_taken
 from iop_fast.config.catalog import build_catalog
 from iop_fast.config.loader import load_edge
 from iop_fast.config.payload import compile_payloads

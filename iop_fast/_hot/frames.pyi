@@ -1,18 +1,17 @@
-"""The frame codec: runs' frames as wire bytes of proto/iop/runtime.proto, without message objects.
+"""The writing half of the frame codec: runs' frames as wire bytes of proto/iop/runtime.proto, without message objects.
 
 Every `encode_*` returns one entry of `Batch.frames`, tag and length included, so a message is `b"".join(entries)`.
-`dispatch_*` walk a message and call. Session frames are rare and go through runtime_pb2 (`encode_frame`, `on_control`).
-Checked against runtime_pb2 in tests: an entry equals what protobuf's serializer makes, and unknown fields and frames
-are skipped as protobuf does.
+Session frames are rare and go through runtime_pb2 (`encode_frame`). Checked against it in tests: an entry equals what
+protobuf's serializer makes. The reading half stands in `iop_fast._hot.dispatch`.
 
 Encoding raises TypeError for a wrong type (names, values and paths are bytes), OverflowError for a number that its
 field does not hold, ValueError for text that is no Unicode and for more than `MAX_HEADERS` header fields.
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol, type_check_only
+from typing import Final
 
-from iop_fast.seams import EdgeRun, End, Head, RunOpening, TunnelRequest
+from iop_fast.seams import End, Head, RunOpening, TunnelRequest
 
 MAX_HEADERS: Final[int]
 """Header fields that a head or a tunnel request may carry; decoding refuses more as it refuses malformed bytes."""
@@ -52,45 +51,3 @@ def encode_window(run_id: int, byte_count: int) -> bytes: ...
 def encode_cancel(run_id: int) -> bytes: ...
 def encode_frame(frame: bytes) -> bytes:
     """Wrap a serialized runtime_pb2.Frame as an entry."""
-
-@type_check_only
-class EdgeSide(Protocol):
-    def on_control(self, frame: bytes) -> None:
-        """A session frame: a serialized runtime_pb2.Frame."""
-
-    def on_frame_failed(self, run_id: int, error: Exception) -> None:
-        """A callback of the run raised, or its frames stand in an order that no answer has (then FrameError).
-
-        That run ends with `internal`, the others go on. It is still in the table, unless its callback removed it.
-        """
-
-@type_check_only
-class NodeSide(Protocol):
-    def on_open(self, run_id: int, request: TunnelRequest) -> None: ...
-    def on_open_run(self, run_id: int, opening: RunOpening) -> None: ...
-    def on_body(self, run_id: int, piece: bytes, complete: bool) -> None: ...
-    def on_window(self, run_id: int, byte_count: int) -> None: ...
-    def on_cancel(self, run_id: int) -> None: ...
-    def on_control(self, frame: bytes) -> None:
-        """A session frame: a serialized runtime_pb2.Frame."""
-
-    def on_frame_failed(self, run_id: int, error: Exception) -> None:
-        """One of the callbacks above but `on_control` raised for this run."""
-
-def dispatch_edge(message: bytes, runs: dict[int, EdgeRun], side: EdgeSide) -> int:
-    """Deliver a message that came from a Node; return its number of frames.
-
-    Raises FrameError before anything is delivered. Frames of one run are gathered: each run gets at most one
-    `on_window` and then at most one `on_answer` or, where an event of a normalized run is among them, `on_events`, in
-    order of first appearance. `data` holds no empty piece. A head behind the beginning of an answer, and an event
-    beside a head or data, are a failure of that run (`on_frame_failed`). Frames of a run that is not in `runs` are
-    dropped, and so is what a run was to get when an earlier delivery of the same message removed it. A run is removed
-    from `runs` after the delivery that brought its RunEnd. What `on_control` and `on_frame_failed` raise goes to the
-    caller and the rest of the message is not delivered: a session frame that fails is the session's failure.
-    """
-
-def dispatch_node(message: bytes, side: NodeSide) -> int:
-    """Deliver a message that came from the Edge, frame by frame in order; return its number of frames.
-
-    Raises FrameError before anything is delivered; what `on_control` and `on_frame_failed` raise goes to the caller.
-    """

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from google.protobuf.message import DecodeError
 
 from iop_fast import logs
-from iop_fast._hot.frames import FrameError, dispatch_edge, encode_frame
+from iop_fast._hot.dispatch import dispatch_edge
+from iop_fast._hot.frames import FrameError, encode_frame
 from iop_fast.edge.health import ProviderHealth, is_healthy
 from iop_fast.edge.link_runs import LinkRuns
 from iop_fast.edge.pushes import Push, PushBook

@@ -29,7 +29,8 @@ from google.protobuf.message import DecodeError
 
 import iop_fast
 from iop_fast import logs
-from iop_fast._hot.frames import FrameError, dispatch_edge, encode_frame
+from iop_fast._hot.dispatch import dispatch_edge
+from iop_fast._hot.frames import FrameError, encode_frame
 from iop_fast.edge.link import NodeLink, Session
 from iop_fast.edge.links import Links
 from iop_fast.seams import MessageStream

@@ -40,7 +40,8 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from iop_fast import logs
-from iop_fast._hot.frames import FrameError, dispatch_node, encode_frame
+from iop_fast._hot.dispatch import dispatch_node
+from iop_fast._hot.frames import FrameError, encode_frame
 from iop_fast.config.payload import NodePayload
 from iop_fast.node.registry import RegistryError, Router
 from iop_fast.node.relay import INPUT_BYTES_MAX, Relay

@@ -11,6 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from iop_fast._hot import frames
+from iop_fast._hot.dispatch import dispatch_edge, dispatch_node
 from iop_fast.seams import (
     End,
     Head,
@@ -368,7 +369,7 @@ def test_a_node_s_message_arrives_gathered(sent: list[pb.Frame], extra: bytes) -
     runs: dict[int, Any] = {run_id: Run(side, run_id) for run_id in (1, 2, 3)}
     expected = expected_calls(batch, runs)
     ended = {frame.run_id for frame in sent if frame.WhichOneof("body") == "end"}
-    assert frames.dispatch_edge(batch.SerializeToString(), runs, side) == len(sent)
+    assert dispatch_edge(batch.SerializeToString(), runs, side) == len(sent)
     assert [call[:2] if call[0] == "on_frame_failed" else call for call in side.calls] == expected
     assert set(runs) == {1, 2, 3} - ended
 
@@ -396,7 +397,7 @@ def test_an_edge_s_message_arrives_in_order(
         ]
     )
     side = Recorder()
-    assert frames.dispatch_node(with_unknown(batch, extra).SerializeToString(), side) == len(batch.frames)
+    assert dispatch_node(with_unknown(batch, extra).SerializeToString(), side) == len(batch.frames)
     assert side.calls == [
         ("on_open", run_id, request),
         ("on_open_run", run_id, opened),
@@ -468,7 +469,7 @@ def dispatch_both(message: bytes) -> tuple[bool, bool]:
     side = Recorder()
     runs: dict[int, Any] = {run_id: Run(side, run_id) for run_id in range(6)}
     accepted = []
-    for dispatch in (lambda: frames.dispatch_edge(message, runs, side), lambda: frames.dispatch_node(message, side)):
+    for dispatch in (lambda: dispatch_edge(message, runs, side), lambda: dispatch_node(message, side)):
         before = len(side.calls)
         try:
             dispatch()

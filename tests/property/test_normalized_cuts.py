@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iop_fast._hot import frames
+from iop_fast._hot.dispatch import dispatch_edge
 from iop_fast.seams import End, RunEmbedding, RunFinish, RunReasoning, RunSaid, RunText, RunToolCall, Usage
 from iop_fast.wire.runtime_pb2 import RunEnd
 from tests.unit.edge.exchange_world import ExchangeWorld, provider_spec
@@ -58,7 +59,7 @@ def answer(body: dict[str, Any], path: bytes, entries: list[bytes], cuts: set[in
         starts = [0, *sorted(cut for cut in cuts if 0 < cut < len(entries)), len(entries)]
         for start, end in pairwise(starts):
             message = b"".join(entries[start:end])
-            assert frames.dispatch_edge(message, world.link.runs, Side()) == end - start
+            assert dispatch_edge(message, world.link.runs, Side()) == end - start
         assert call.downstream.is_ended
         world.assert_idle()
         return call.downstream.status, call.downstream.body

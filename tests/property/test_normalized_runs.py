@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iop_fast._hot.frames import EVENT_BYTES, dispatch_edge
+from iop_fast._hot.dispatch import dispatch_edge
+from iop_fast._hot.frames import EVENT_BYTES
 from iop_fast.seams import (
     End,
     Head,

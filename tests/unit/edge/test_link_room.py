@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from iop_fast._hot.frames import dispatch_node, encode_request_body
+from iop_fast._hot.dispatch import dispatch_node
+from iop_fast._hot.frames import encode_request_body
 from iop_fast.edge.exchange_states import State
 from iop_fast.seams import TunnelRequest
 from iop_fast.wire.options import BATCH_BYTES, LINK_WINDOW_BYTES, PIECE_BYTES, RUN_WINDOW_BYTES

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from iop_fast._hot import frames
+from iop_fast._hot.dispatch import dispatch_edge, dispatch_node
 from iop_fast.seams import (
     End,
     Head,
@@ -99,7 +100,7 @@ def test_frames_of_one_run_are_gathered_in_order_of_first_appearance() -> None:
             frames.encode_end(1, OK),
         ]
     )
-    assert frames.dispatch_edge(message, runs, side) == 9
+    assert dispatch_edge(message, runs, side) == 9
     assert side.calls == [
         ("window", 2, 15),
         ("answer", 2, False, None, [b"x"], None),
@@ -110,7 +111,7 @@ def test_frames_of_one_run_are_gathered_in_order_of_first_appearance() -> None:
 
 def test_windows_of_one_message_add_up_without_wrapping() -> None:
     side = Side()
-    frames.dispatch_edge(frames.encode_window(1, 2**64 - 1) * 2, {1: Run(side, 1)}, side)
+    dispatch_edge(frames.encode_window(1, 2**64 - 1) * 2, {1: Run(side, 1)}, side)
     assert side.calls == [("window", 1, 2**64 - 1)]
 
 
@@ -123,10 +124,10 @@ def test_frames_of_an_unknown_run_and_of_the_other_direction_are_dropped() -> No
         + frames.encode_cancel(1)
         + encode(pb.Frame(run_id=1, run_request=pb.RunRequest()))
     )
-    assert frames.dispatch_edge(message, {1: Run(side, 1)}, side) == 5
+    assert dispatch_edge(message, {1: Run(side, 1)}, side) == 5
     assert side.calls == []
     answer = frames.encode_data(1, b"x") + frames.encode_end(1, OK) + frames.encode_taken(1) + encode(event(1, "x"))
-    assert frames.dispatch_node(answer, side) == 4
+    assert dispatch_node(answer, side) == 4
     assert side.calls == []
 
 
@@ -134,7 +135,7 @@ def test_frames_behind_a_run_s_end_are_dropped() -> None:
     side = Side()
     runs: dict[int, Any] = {1: Run(side, 1)}
     message = frames.encode_end(1, OK) + frames.encode_data(1, b"late") + encode(event(1, "late"))
-    frames.dispatch_edge(message, runs, side)
+    dispatch_edge(message, runs, side)
     assert side.calls == [("answer", 1, False, None, [], OK)]
     assert runs == {}
 
@@ -144,7 +145,7 @@ def test_a_run_that_raises_does_not_disturb_the_others() -> None:
     side = Side()
     runs: dict[int, Any] = {1: Run(side, 1), 2: Run(side, 2, fail), 3: Run(side, 3)}
     message = b"".join(frames.encode_data(run_id, b"x") + frames.encode_end(run_id, OK) for run_id in (1, 2, 3))
-    frames.dispatch_edge(message, runs, side)
+    dispatch_edge(message, runs, side)
     assert [call[:2] for call in side.calls] == [
         ("answer", 1),
         ("answer", 2),
@@ -160,7 +161,7 @@ def test_a_run_that_raised_is_in_the_table_when_that_is_told() -> None:
     runs: dict[int, Any] = {2: Run(side, 2, fail)}
     seen = []
     side.on_frame_failed = lambda run_id, error: seen.append(list(runs))  # type: ignore[attr-defined]
-    frames.dispatch_edge(frames.encode_end(2, OK), runs, side)
+    dispatch_edge(frames.encode_end(2, OK), runs, side)
     assert seen == [[2]]
     assert runs == {}
 
@@ -172,7 +173,7 @@ def test_what_only_stops_the_program_is_not_caught() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        frames.dispatch_edge(frames.encode_data(1, b"x"), {1: Run(side, 1, stop)}, side)
+        dispatch_edge(frames.encode_data(1, b"x"), {1: Run(side, 1, stop)}, side)
 
 
 def test_a_run_that_another_s_answer_removed_gets_nothing() -> None:
@@ -180,7 +181,7 @@ def test_a_run_that_another_s_answer_removed_gets_nothing() -> None:
     runs: dict[int, Any] = {}
     runs[1] = Run(side, 1, runs.clear)
     runs[2] = Run(side, 2)
-    frames.dispatch_edge(frames.encode_data(1, b"x") + frames.encode_data(2, b"x"), runs, side)
+    dispatch_edge(frames.encode_data(1, b"x") + frames.encode_data(2, b"x"), runs, side)
     assert [call[:2] for call in side.calls] == [("answer", 1)]
 
 
@@ -195,7 +196,7 @@ def test_a_run_that_another_s_answer_removed_gets_nothing() -> None:
 def test_an_answer_out_of_order_fails_its_run_alone(order: list[bytes]) -> None:
     side = Side()
     runs: dict[int, Any] = {1: Run(side, 1), 2: Run(side, 2)}
-    frames.dispatch_edge(b"".join(order) + frames.encode_data(2, b"x"), runs, side)
+    dispatch_edge(b"".join(order) + frames.encode_data(2, b"x"), runs, side)
     assert [call[:2] for call in side.calls] == [("on_frame_failed", 1), ("answer", 2)]
     assert isinstance(side.calls[0][2], frames.FrameError)
 
@@ -204,9 +205,9 @@ def test_nothing_of_a_malformed_message_is_delivered() -> None:
     side = Side()
     good = frames.encode_data(1, b"x") + encode(pb.Frame(heartbeat=pb.Heartbeat()))
     with pytest.raises(frames.FrameError, match="malformed"):
-        frames.dispatch_edge(good + b"\x0a\x02\x08", {1: Run(side, 1)}, side)
+        dispatch_edge(good + b"\x0a\x02\x08", {1: Run(side, 1)}, side)
     with pytest.raises(frames.FrameError, match="malformed"):
-        frames.dispatch_node(frames.encode_cancel(1) + b"\x0a\x02\x08", side)
+        dispatch_node(frames.encode_cancel(1) + b"\x0a\x02\x08", side)
     assert side.calls == []
 
 
@@ -214,7 +215,7 @@ def test_a_frame_with_two_bodies_is_refused() -> None:
     frame = pb.Frame(run_id=1, taken=pb.Taken()).SerializeToString()
     frame += pb.Frame(cancel=pb.CancelRequest()).SerializeToString()
     with pytest.raises(frames.FrameError):
-        frames.dispatch_edge(frames.encode_frame(frame), {}, Side())
+        dispatch_edge(frames.encode_frame(frame), {}, Side())
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ def test_a_frame_with_two_bodies_is_refused() -> None:
 )
 def test_a_malformed_body_says_which(body: bytes, what: str) -> None:
     with pytest.raises(frames.FrameError, match=what):
-        frames.dispatch_edge(frames.encode_frame(b"\x08\x01" + body), {1: Run(Side(), 1)}, Side())
+        dispatch_edge(frames.encode_frame(b"\x08\x01" + body), {1: Run(Side(), 1)}, Side())
 
 
 def test_header_fields_have_a_limit_in_both_directions() -> None:
@@ -243,10 +244,10 @@ def test_header_fields_have_a_limit_in_both_directions() -> None:
         frames.encode_head(1, many)
     message = pb.ResponseHead(headers=[pb.Header()] * (frames.MAX_HEADERS + 1))
     with pytest.raises(frames.FrameError, match="at most 4096"):
-        frames.dispatch_edge(encode(pb.Frame(run_id=1, head=message)), {1: Run(Side(), 1)}, Side())
+        dispatch_edge(encode(pb.Frame(run_id=1, head=message)), {1: Run(Side(), 1)}, Side())
     most = Head(200, b"", many.headers[:-1])
     side = Side()
-    frames.dispatch_edge(frames.encode_head(1, most), {1: Run(side, 1)}, side)
+    dispatch_edge(frames.encode_head(1, most), {1: Run(side, 1)}, side)
     assert side.calls == [("answer", 1, False, most, [], None)]
 
 
@@ -254,7 +255,7 @@ def test_session_frames_go_to_control_as_they_stand() -> None:
     side = Side()
     runs: dict[int, Any] = {1: Run(side, 1)}
     beat = pb.Frame(heartbeat=pb.Heartbeat(messages_read=3))
-    frames.dispatch_edge(frames.encode_taken(1) + encode(beat) + frames.encode_end(1, OK), runs, side)
+    dispatch_edge(frames.encode_taken(1) + encode(beat) + frames.encode_end(1, OK), runs, side)
     assert side.calls == [("answer", 1, True, None, [], OK), ("on_control", beat.SerializeToString())]
 
 
@@ -280,7 +281,7 @@ def test_events_of_one_message_come_at_once_in_their_order() -> None:
             frames.encode_end(1, OK),
         ]
     )
-    assert frames.dispatch_edge(message, runs, side) == 10
+    assert dispatch_edge(message, runs, side) == 10
     assert side.calls == [
         ("window", 1, 7),
         (
@@ -313,7 +314,7 @@ def test_events_of_one_message_come_at_once_in_their_order() -> None:
 def test_an_event_of_a_later_version_is_counted_and_left_out() -> None:
     side = Side()
     later = frames.encode_frame(b"\x08\x01\xb2\x01\x04" + b"\x72\x02hi")  # field 14
-    frames.dispatch_edge(later, {1: Run(side, 1)}, side)
+    dispatch_edge(later, {1: Run(side, 1)}, side)
     assert side.calls == [("events", 1, False, [], len(later) + frames.EVENT_BYTES, None)]
 
 
@@ -324,7 +325,7 @@ def test_an_event_beside_a_tunnel_s_answer_ends_that_run_alone(other: bytes, is_
     runs: dict[int, Any] = {1: Run(side, 1), 2: Run(side, 2)}
     said = frames.encode_text(1, "a")
     message = (said + other if is_first else other + said) + frames.encode_data(2, b"x")
-    frames.dispatch_edge(message, runs, side)
+    dispatch_edge(message, runs, side)
     assert [call[:2] for call in side.calls] == [("on_frame_failed", 1), ("answer", 2)]
     assert isinstance(side.calls[0][2], frames.FrameError)
 
@@ -333,7 +334,7 @@ def test_two_events_in_one_frame_are_malformed() -> None:
     two = pb.RunEvent(text="a").SerializeToString() + pb.RunEvent(finish_reason="stop").SerializeToString()
     entry = frames.encode_frame(b"\x08\x01\xb2\x01" + bytes([len(two)]) + two)
     with pytest.raises(frames.FrameError, match="two events"):
-        frames.dispatch_edge(entry, {1: Run(Side(), 1)}, Side())
+        dispatch_edge(entry, {1: Run(Side(), 1)}, Side())
 
 
 @pytest.mark.parametrize(
@@ -344,7 +345,7 @@ def test_an_embedding_of_half_a_number_is_malformed(values: bytes) -> None:
     body = b"\x22" + bytes([len(values)]) + values
     entry = frames.encode_frame(b"\x08\x01\xb2\x01" + bytes([len(body)]) + body)
     with pytest.raises(frames.FrameError, match="Embedding"):
-        frames.dispatch_edge(entry, {1: Run(Side(), 1)}, Side())
+        dispatch_edge(entry, {1: Run(Side(), 1)}, Side())
 
 
 def test_an_embedding_reads_back_however_protobuf_may_pack_it() -> None:
@@ -352,13 +353,13 @@ def test_an_embedding_reads_back_however_protobuf_may_pack_it() -> None:
     one, two = struct.pack("<f", 1.5), struct.pack("<2f", 2.5, -0.25)
     values = b"\x0d" + one + b"\x0a\x08" + two + b"\x0a\x00"
     body = b"\x22" + bytes([len(values)]) + values
-    frames.dispatch_edge(frames.encode_frame(b"\x08\x01\xb2\x01" + bytes([len(body)]) + body), {1: Run(side, 1)}, side)
+    dispatch_edge(frames.encode_frame(b"\x08\x01\xb2\x01" + bytes([len(body)]) + body), {1: Run(side, 1)}, side)
     assert side.calls[0][3] == [RunEmbedding(one + two, 0)]
 
 
 def test_characters_without_utf8_travel_as_question_marks() -> None:
     side = Side()
-    frames.dispatch_edge(
+    dispatch_edge(
         frames.encode_text(1, "a\ud800b") + frames.encode_tool_call(1, 0, "\udfff", "\ud800", "\ud800{"),
         {1: Run(side, 1)},
         side,
@@ -377,8 +378,8 @@ def test_an_embedding_may_be_any_numbers() -> None:
 def test_a_frame_of_a_later_version_is_counted_and_ignored() -> None:
     side = Side()
     later = frames.encode_frame(b"\x08\x01\xfa\x01\x03abc")  # field 31
-    assert frames.dispatch_edge(later, {1: Run(side, 1)}, side) == 1
-    assert frames.dispatch_node(later, side) == 1
+    assert dispatch_edge(later, {1: Run(side, 1)}, side) == 1
+    assert dispatch_node(later, side) == 1
     assert side.calls == []
 
 
@@ -387,9 +388,9 @@ def test_a_failing_session_frame_is_the_session_s_failure() -> None:
     side.raises["on_control"] = RuntimeError("no such state")
     message = encode(pb.Frame(heartbeat=pb.Heartbeat())) + frames.encode_data(1, b"x")
     with pytest.raises(RuntimeError, match="no such state"):
-        frames.dispatch_edge(message, {1: Run(side, 1)}, side)
+        dispatch_edge(message, {1: Run(side, 1)}, side)
     with pytest.raises(RuntimeError, match="no such state"):
-        frames.dispatch_node(message, side)
+        dispatch_node(message, side)
 
 
 @pytest.mark.parametrize("name", ["on_open", "on_open_run", "on_body", "on_window", "on_cancel"])
@@ -406,7 +407,7 @@ def test_a_failing_run_on_the_node_does_not_disturb_the_others(name: str) -> Non
             encode(pb.Frame(heartbeat=pb.Heartbeat())),
         ]
     )
-    assert frames.dispatch_node(message, side) == 6
+    assert dispatch_node(message, side) == 6
     names = [call[0] for call in side.calls]
     failed = names.index("on_frame_failed")
     assert names[failed - 1] == name
@@ -441,9 +442,9 @@ def test_a_failing_run_on_the_node_does_not_disturb_the_others(name: str) -> Non
         lambda: frames.encode_data(1, None),  # type: ignore[arg-type]
         lambda: frames.encode_request_body(1, "text", True),  # type: ignore[arg-type]
         lambda: frames.encode_frame("text"),  # type: ignore[arg-type]
-        lambda: frames.dispatch_edge("text", {}, Side()),  # type: ignore[arg-type]
-        lambda: frames.dispatch_edge(b"", None, Side()),  # type: ignore[arg-type]
-        lambda: frames.dispatch_node(bytearray(), Side()),  # type: ignore[arg-type]
+        lambda: dispatch_edge("text", {}, Side()),  # type: ignore[arg-type]
+        lambda: dispatch_edge(b"", None, Side()),  # type: ignore[arg-type]
+        lambda: dispatch_node(bytearray(), Side()),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_types_are_refused(call: Any) -> None:

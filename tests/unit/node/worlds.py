@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from iop_fast._hot.frames import EVENT_BYTES, dispatch_node
+from iop_fast._hot.dispatch import dispatch_node
+from iop_fast._hot.frames import EVENT_BYTES
 from iop_fast.config.payload import AdapterSettings, NodePayload, ProviderPayload, RuntimeSettings, TimeoutSettings
 from iop_fast.config.schema import NativeModel, NodeLimits
 from iop_fast.node.adapters import Adapter, BrokenAdapter, Surroundings
