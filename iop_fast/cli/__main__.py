@@ -1,6 +1,6 @@
 """`python -m iop_fast.cli`, the same as `iop`."""
 
-from iop_fast.cli.main import main
+from iop_fast.cli.program import run
 
 if __name__ == "__main__":
-    main(prog_name="iop")
+    run()
