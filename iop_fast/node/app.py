@@ -18,7 +18,6 @@ import socket
 import stat
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -104,7 +103,6 @@ class Node:
                 environ=os.environ if environ is None else environ,
                 native_models={model.id: model for model in config.native_models},
                 limits=limits,
-                unix_time=lambda: int(time.time()),
                 cli_profiles={profile.id: profile for profile in config.cli_profiles},
             )
         )

@@ -169,7 +169,7 @@ def surroundings(profile: CliProfile, environ: Mapping[str, str] | None = None) 
     """A Node with one profile."""
     environ = dict(os.environ) if environ is None else environ
     limits = NodeLimits(probe_ms_min=10, probe_ms_max=20)
-    return Surroundings(asyncio.get_running_loop(), environ, {}, limits, lambda: 0, {profile.id: profile})
+    return Surroundings(asyncio.get_running_loop(), environ, {}, limits, {profile.id: profile})
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -104,7 +103,6 @@ def surroundings(
         environ={} if environ is None else environ,
         native_models={model.id: model for model in models},
         limits=NodeLimits(**limits),
-        unix_time=lambda: int(time.time()),
     )
 
 

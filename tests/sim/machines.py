@@ -196,9 +196,7 @@ class NodeProgram:
         self.process = Process(world.loop, self.name)
         random = Random(f"node {self.name} {script.seed}")
         limits = NodeLimits(heartbeat_ms=script.heartbeat_ms, silence_ms=script.silence_ms)
-        surroundings = Surroundings(
-            loop=self.process, environ={}, native_models={}, limits=limits, unix_time=lambda: 1_700_000_000
-        )
+        surroundings = Surroundings(loop=self.process, environ={}, native_models={}, limits=limits)
         makers = {"openai_compat": partial(make_adapter, world, self), "ollama": partial(make_tasked, world, self)}
         self.router = Router(surroundings, makers)
         self._identity = Identity(

@@ -67,14 +67,12 @@ class Surroundings:
     """What adapters may use of this Node.
 
     `environ` is the process environment, `native_models` and `cli_profiles` are the Node's own entries by id.
-    `unix_time` returns whole seconds, for answers that carry a date.
     """
 
     loop: asyncio.AbstractEventLoop
     environ: Mapping[str, str]
     native_models: Mapping[str, NativeModel]
     limits: NodeLimits
-    unix_time: Callable[[], int]
     cli_profiles: Mapping[str, CliProfile] = field(default_factory=dict)
 
 

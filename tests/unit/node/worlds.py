@@ -232,9 +232,7 @@ class NodeWorld:
         self.broken: dict[str, str] = {}
         self.probe: Any = None
         self.random = Random(1)
-        self.surroundings = Surroundings(
-            loop, {}, {model.id: model for model in models}, NodeLimits(), lambda: 1_700_000_000
-        )
+        self.surroundings = Surroundings(loop, {}, {model.id: model for model in models}, NodeLimits())
         self.run_adapters: list[ScriptedRunAdapter] = []
         self.router = Router(self.surroundings, {"openai_compat": self._make, "native": self._make_runs})
 

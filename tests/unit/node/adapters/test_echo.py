@@ -28,7 +28,7 @@ class Echo:
 
     def __init__(self, loop: VirtualLoop, **options: Any) -> None:
         self.loop = loop
-        self.adapter = make_echo(options, Surroundings(loop, {}, {}, NodeLimits(), lambda: 0))
+        self.adapter = make_echo(options, Surroundings(loop, {}, {}, NodeLimits()))
         self.model = self.adapter.run_adapter(provider())
 
     def start(self, task: RunTask) -> tuple[RunHandle, RecordingRunSink]:

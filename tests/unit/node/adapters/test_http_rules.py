@@ -193,7 +193,7 @@ def test_a_backend_that_cannot_be_used_as_configured_is_broken_with_the_reason(
 ) -> None:
     """B17: an unset or empty variable breaks its provider; values are never repeated."""
     with VirtualLoop() as loop:
-        surroundings = Surroundings(loop, ENVIRON, {}, NodeLimits(), lambda: 0)
+        surroundings = Surroundings(loop, ENVIRON, {}, NodeLimits())
         with pytest.raises(BrokenAdapter) as caught:
             make_openai_compat(settings(**({"endpoint": "http://h"} | changes)), surroundings)
         assert reason in str(caught.value)
@@ -202,7 +202,7 @@ def test_a_backend_that_cannot_be_used_as_configured_is_broken_with_the_reason(
 
 def test_endpoint_and_key_may_come_from_the_environment() -> None:
     with VirtualLoop() as loop:
-        surroundings = Surroundings(loop, ENVIRON, {}, NodeLimits(), lambda: 0)
+        surroundings = Surroundings(loop, ENVIRON, {}, NodeLimits())
         adapter = make_openai_compat(settings("", endpoint_env="URL", api_key_env="KEY"), surroundings)
         assert isinstance(adapter, OpenAICompatAdapter)
         assert (adapter.backend.endpoint.root, adapter.backend.key) == ("/v1", "k")

@@ -123,7 +123,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def make(path: Path, **options: Any) -> LlamaCppAdapter:
-    around = Surroundings(asyncio.get_running_loop(), {}, {}, NodeLimits(), lambda: 0)
+    around = Surroundings(asyncio.get_running_loop(), {}, {}, NodeLimits())
     made = make_llama_cpp({"path": str(path)} | options, around)
     assert isinstance(made, LlamaCppAdapter)
     return made

@@ -30,7 +30,7 @@ def loop() -> Iterator[VirtualLoop]:
 
 def make(loop: VirtualLoop, adapter: str, profile: str = "m", **options: Any) -> NormalizedAdapter:
     entry = NativeModel(id="m", adapter=adapter, options=options)
-    return make_native(settings("", profile=profile), Surroundings(loop, {}, {"m": entry}, NodeLimits(), lambda: 0))
+    return make_native(settings("", profile=profile), Surroundings(loop, {}, {"m": entry}, NodeLimits()))
 
 
 class Package:
@@ -78,7 +78,7 @@ def test_a_profile_that_the_file_lacks_is_broken(loop: VirtualLoop) -> None:
 
 def test_options_of_the_edge_s_file_are_refused(loop: VirtualLoop) -> None:
     entry = NativeModel(id="m", adapter="echo")
-    surroundings = Surroundings(loop, {}, {"m": entry}, NodeLimits(), lambda: 0)
+    surroundings = Surroundings(loop, {}, {"m": entry}, NodeLimits())
     with pytest.raises(BrokenAdapter, match="options: expected none, got a"):
         make_native(settings("", profile="m", options=(("a", "1"),)), surroundings)
 
