@@ -17,7 +17,8 @@ INTRO = """<!-- Written by scripts/gen_metrics_docs.py from the tables in iop_fa
 # Metrics
 
 `GET /metrics` on the listeners `admin` and `observe` of an Edge and on `observe` of a Node, as text or OpenMetrics,
-compressed where the scraper takes gzip. Units are seconds and bytes.
+compressed where the scraper takes gzip. Units are seconds and bytes. They name models, Nodes, providers and principals,
+so let nobody but Prometheus reach `observe`.
 
 Labels hold ids of the configuration and words of these tables. What a client sends is never one: a request for a model
 that is not configured counts under the model `other`, and one that no provider got has `none` for provider and node. So

@@ -7,7 +7,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,8 @@ from iop_fast.cli.tables import seconds
 
 WAITERS = 10
 BAR_CELLS = 20
+# Lines of a frame that are neither a provider nor a waiter.
+HEAD_LINES = 9
 QUIT_KEYS = ("q", "Q", "\x03", "\x04", "")
 
 
@@ -56,13 +58,14 @@ def top(interval: float, admin: str | None, config: Path | None, as_json: bool) 
         Console(width=120).print(frame(first, None))
 
 
-def watch(first: Sample, look: Any, interval: float) -> None:
+def watch(first: Sample, look: Callable[[], Sample], interval: float) -> None:
     """Show frame after frame until a key ends it."""
     before = first
-    with keys(), Live(frame(first, None), screen=True, auto_refresh=False) as live:
+    console = Console()
+    with keys(), Live(frame(first, None, console.height), console=console, screen=True, auto_refresh=False) as live:
         while not quits(interval):
             now = look()
-            live.update(frame(now, before), refresh=True)
+            live.update(frame(now, before, console.height), refresh=True)
             before = now
 
 
@@ -91,9 +94,23 @@ def quits(wait_s: float) -> bool:
     return False
 
 
-def frame(now: Sample, before: Sample | None) -> RenderableType:
-    """One frame. Without a look before there are no rates, and what has been since the start stands for them."""
-    return Group(head(now, before), Text(), providers(now.status), Text(), waiters(now.queue))
+def frame(now: Sample, before: Sample | None, height: int | None = None) -> RenderableType:
+    """One frame, in so many lines if that is said: then it has the busiest providers.
+
+    Without a look before there are no rates, and what has been since the start stands for them.
+    """
+    rows = list(now.status["providers"])
+    room = len(rows) if height is None else max(1, height - HEAD_LINES - len(now.queue["waiters"]))
+    if len(rows) > room:
+        rows.sort(key=busyness, reverse=True)
+    left = len(rows) - room
+    more = [Text(f"{left} more providers", style="dim")] if left > 0 else []
+    return Group(head(now, before), Text(), providers(rows[:room]), *more, Text(), waiters(now.queue))
+
+
+def busyness(row: Mapping[str, Any]) -> tuple[int, int]:
+    """What a provider is sorted by where there is no room for all."""
+    return row["effective"]["queued"], row["effective"]["in_flight"]
 
 
 def head(now: Sample, before: Sample | None) -> Text:
@@ -135,7 +152,7 @@ def tokens_of(status: Mapping[str, Any]) -> int:
     return sum(row["prompt_tokens"] + row["completion_tokens"] for row in status["usage"]["rows"])
 
 
-def providers(status: Mapping[str, Any]) -> Table:
+def providers(rows: Sequence[dict[str, Any]]) -> Table:
     """Each provider with a bar of its slots."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title, justify in (("PROVIDER", "left"), ("NODE", "left"), ("SLOTS", "left"), ("RUNNING", "right")):
@@ -143,7 +160,7 @@ def providers(status: Mapping[str, Any]) -> Table:
     for title in ("LONG", "QUEUED"):
         table.add_column(title, justify="right")
     table.add_column("STATE")
-    for row in status["providers"]:
+    for row in rows:
         effective, state = row["effective"], provider_state(row)
         table.add_row(
             row["provider_id"],

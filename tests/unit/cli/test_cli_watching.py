@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from iop_fast.cli import admin_options, top
 from iop_fast.cli.main import main
@@ -205,6 +207,18 @@ def test_top_is_one_frame_where_there_is_no_terminal(answers: Mapping[str, Any])
     assert "███·" in output
     assert "node offline" in output
     assert "2 more" in output
+
+
+def test_a_frame_fits_its_terminal_and_has_the_busiest() -> None:
+    idle = {**PROVIDER["effective"], "in_flight": 0, "queued": 0}  # type: ignore[dict-item]
+    rows = [{**PROVIDER, "provider_id": f"idle-{number}", "effective": idle} for number in range(100)]
+    sample = top.Sample(0.0, {**STATUS, "providers": [*rows, PROVIDER]}, QUEUE)
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(top.frame(sample, None, 20))
+    lines = console.export_text().splitlines()
+    assert len(lines) <= 20
+    assert any(line.startswith("vllm-1") for line in lines)
+    assert "91 more providers" in lines
 
 
 def test_rates_are_what_came_between_two_looks() -> None:

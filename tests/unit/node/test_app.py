@@ -112,7 +112,7 @@ def test_probes_and_metrics_are_served_while_the_edge_is_away() -> None:
         await node.start()
         got: dict[str, tuple[int, str]] = {}
         async with aiohttp.ClientSession() as client:
-            for path in ("livez", "readyz", "metrics", "status"):
+            for path in ("livez", "readyz", "readyz?verbose", "metrics", "status"):
                 async with client.get(f"http://127.0.0.1:{node.observe_port}/{path}") as answer:
                     got[path] = (answer.status, await answer.text())
         assert not node.is_ready
@@ -122,6 +122,7 @@ def test_probes_and_metrics_are_served_while_the_edge_is_away() -> None:
     got: dict[str, Any] = asyncio.run(scrape())
     assert got["livez"] == (200, "live\n")
     assert got["readyz"][0] == 503
+    assert got["readyz?verbose"] == (503, '{"ready":false,"checks":{"session":false,"session_ready":false}}\n')
     assert got["status"][0] == 404
     assert "iop_node_ready 0.0\n" in got["metrics"][1]
     assert "abc" not in got["metrics"][1]
