@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -164,7 +165,7 @@ def native_options(path: str, adapter: str) -> str:
     """The cards of the options of an adapter that is part of this build."""
     options = BUILT_IN_OPTIONS[adapter]
     properties = options.model_json_schema()["properties"]
-    text = f"\n### `{path}` of `{adapter}`\n\n{options.__doc__}\n"
+    text = f"\n### `{path}` of `{adapter}`\n\n{cleandoc(options.__doc__ or '')}\n"
     return text + "".join("\n" + card(path, key, field, properties[key]) for key, field in options.model_fields.items())
 
 

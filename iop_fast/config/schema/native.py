@@ -43,7 +43,11 @@ class EchoOptions(Section):
 
 
 class LlamaCppOptions(Section):
-    """Options of the adapter `llama_cpp`, which runs a GGUF model in the Node (the extra `llm` of the package)."""
+    """Options of the adapter `llama_cpp`, which runs a GGUF model in the Node (the extra `llm` of the package).
+
+    While llama.cpp sets a model up, everything else of its Node waits: about a second for a small one. A model that
+    takes many seconds belongs behind llama.cpp's own server, as a provider of the type `llama_cpp`.
+    """
 
     path: Annotated[Text, AfterValidator(check_path)] = setting(
         "The model's GGUF file, an absolute path.", apply="restart"
