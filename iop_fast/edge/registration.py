@@ -35,6 +35,7 @@ from iop_fast.edge.link import NodeLink, Session
 from iop_fast.edge.links import Links
 from iop_fast.seams import MessageStream
 from iop_fast.wire import runtime_pb2 as pb
+from iop_fast.wire.liveness import NS_PER_MS
 from iop_fast.wire.payload import registration_entries
 
 if TYPE_CHECKING:
@@ -176,6 +177,8 @@ class Registrar:
             protocol=request.protocol,
         )
         link = NodeLink(edge, self._links, session, stream, self._loop)
+        if link.silence.allow_for(request.heartbeat_ms):
+            log.warning("silence_stretched", node=session.node_id, silence_ms=link.silence.limit_ms)
         self._links.install(link)
         log.info(
             "node_accepted",
@@ -192,6 +195,7 @@ class Registrar:
             protocol=PROTOCOL,
             software=SOFTWARE,
             run_window_bytes=edge.runtime.run_window_bytes,
+            heartbeat_ms=self._links.limits.heartbeat_ns // NS_PER_MS,
         )
         link.start(registration_entries(response, edge.runtime.encoded[request.node_id]))
         return link

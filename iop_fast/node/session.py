@@ -47,7 +47,7 @@ from iop_fast.node.registry import RegistryError, Router
 from iop_fast.node.relay import INPUT_BYTES_MAX, Relay
 from iop_fast.seams import Clock, MessageStream
 from iop_fast.wire import runtime_pb2 as pb
-from iop_fast.wire.liveness import HEARTBEAT_NS, SILENCE_LIMIT_NS, Beat, Silence
+from iop_fast.wire.liveness import HEARTBEAT_NS, NS_PER_MS, SILENCE_LIMIT_NS, Beat, Silence
 from iop_fast.wire.options import RUN_WINDOW_BYTES
 from iop_fast.wire.outbox import Outbox
 from iop_fast.wire.payload import PayloadAssembler, PayloadError, payload_from_message
@@ -211,6 +211,7 @@ class Session:
             protocol=PROTOCOL,
             software=identity.software,
             host=identity.host,
+            heartbeat_ms=self._limits.heartbeat_ns // NS_PER_MS,
         )
         self._send(pb.Frame(register_request=request))
         self._outbox.start()
@@ -278,7 +279,7 @@ class Session:
         self.close("the stream ended", has_stream_ended=True)
 
     def _on_silent(self) -> None:
-        self.close(f"nothing heard for {self._limits.silence_ns // 1_000_000} ms")
+        self.close(f"nothing heard for {self._silence.limit_ms} ms")
 
     def _flush(self, left_ms: int) -> None:
         """Close once everything is handed over; the last message holds ends that the Edge waits for."""
@@ -347,6 +348,8 @@ class Session:
         self._move(SessionEvent.ACCEPTED)
         self.generation = answer.generation
         self.relay.window_bytes = answer.run_window_bytes or RUN_WINDOW_BYTES  # 0: an Edge that does not say it
+        if self._silence.allow_for(answer.heartbeat_ms):
+            log.warning("silence_stretched", silence_ms=self._silence.limit_ms)
         log.info("session_accepted", generation=answer.generation, payload_revision=answer.payload_revision)
         self._beat.start()
         payload = answer.payload if answer.HasField("payload") else None

@@ -8,6 +8,9 @@ came and is set again for what is left. It also asks whether it is itself late. 
 wakes up to a timer long past and to a socket full of messages that nobody read: the silence is its own. A timer that
 fires late therefore grants one more interval before it judges again; late is more than a second, or than a tenth of the
 limit where that is less.
+
+How often the other side sends heartbeats is its own file's to say, and each side tells it in its first frame. A limit
+that is shorter than three of the other side's would end every quiet session; it is stretched to that.
 """
 
 from __future__ import annotations
@@ -18,10 +21,15 @@ from collections.abc import Callable
 from iop_fast.seams import Clock
 
 NS_PER_S = 1_000_000_000
+NS_PER_MS = 1_000_000
 
 HEARTBEAT_NS = 5 * NS_PER_S
 SILENCE_LIMIT_NS = 15 * NS_PER_S
 LATE_NS = 1 * NS_PER_S
+# So many heartbeats of the other side may be missing.
+BEATS_MISSED = 3
+# What the schema allows for one; a side that says more is not believed.
+HEARTBEAT_MS_MAX = 600_000
 
 
 class Silence:
@@ -49,6 +57,20 @@ class Silence:
         """Begin to watch, as if something had just been heard."""
         self.heard()
         self._wait_until(self._heard_ns + self._limit_ns)
+
+    def allow_for(self, heartbeat_ms: int) -> bool:
+        """Wait for as many heartbeats of the other side as may be missing; True where that is longer than the limit."""
+        needed_ns = BEATS_MISSED * min(heartbeat_ms, HEARTBEAT_MS_MAX) * NS_PER_MS
+        is_longer = needed_ns > self._limit_ns
+        if is_longer:
+            self._limit_ns = needed_ns
+            self._late_ns = min(LATE_NS, needed_ns // 10)
+        return is_longer
+
+    @property
+    def limit_ms(self) -> int:
+        """The limit in force."""
+        return self._limit_ns // NS_PER_MS
 
     def heard(self) -> None:
         """Note that a message came. One clock read, no timer is touched."""

@@ -269,6 +269,7 @@ class RegisterRequest(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     token: _builtins.str
     """The Node's secret, compared by sha256 with `nodes[].token_hash_sha256`. Never logged."""
@@ -281,6 +282,10 @@ class RegisterRequest(_message.Message):
     software: _builtins.str
     """For people: the Node's software version, host name and operating system."""
     host: _builtins.str
+    heartbeat_ms: _builtins.int
+    """How often this Node sends a heartbeat; 0: not told. The Edge waits three of them before it calls the Node silent, if
+    that is more than its own limit.
+    """
     def __init__(
         self,
         *,
@@ -290,10 +295,11 @@ class RegisterRequest(_message.Message):
         protocol: _builtins.str = ...,
         software: _builtins.str = ...,
         host: _builtins.str = ...,
+        heartbeat_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "instance_id", b"instance_id", "node_id", b"node_id", "protocol", b"protocol", "software", b"software", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_ms", b"heartbeat_ms", "host", b"host", "instance_id", b"instance_id", "node_id", b"node_id", "protocol", b"protocol", "software", b"software", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -315,6 +321,7 @@ class RegisterResponse(_message.Message):
     PROTOCOL_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
     RUN_WINDOW_BYTES_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_MS_FIELD_NUMBER: _builtins.int
     refusal: Global___Refusal.ValueType
     detail: _builtins.str
     """For people: what was wrong and what to do."""
@@ -329,6 +336,8 @@ class RegisterResponse(_message.Message):
     software: _builtins.str
     run_window_bytes: _builtins.int
     """The window that each direction of a run starts with, for both sides: `edge.link.run_window_bytes`. 0: 256 KiB."""
+    heartbeat_ms: _builtins.int
+    """How often the Edge sends a heartbeat; 0: not told. As in RegisterRequest, with the sides changed."""
     @_builtins.property
     def payload(self) -> Global___NodeConfigPayload:
         """The payload, unless it is over 512 KiB: then this is unset, `payload_bytes` and `payload_sha256` describe it and
@@ -348,10 +357,11 @@ class RegisterResponse(_message.Message):
         protocol: _builtins.str = ...,
         software: _builtins.str = ...,
         run_window_bytes: _builtins.int = ...,
+        heartbeat_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "generation", b"generation", "payload", b"payload", "payload_bytes", b"payload_bytes", "payload_revision", b"payload_revision", "payload_sha256", b"payload_sha256", "protocol", b"protocol", "refusal", b"refusal", "run_window_bytes", b"run_window_bytes", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "generation", b"generation", "heartbeat_ms", b"heartbeat_ms", "payload", b"payload", "payload_bytes", b"payload_bytes", "payload_revision", b"payload_revision", "payload_sha256", b"payload_sha256", "protocol", b"protocol", "refusal", b"refusal", "run_window_bytes", b"run_window_bytes", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,7 +45,12 @@ class NodeLimits(Section):
         le=600_000,
     )
     heartbeat_ms: int = setting(
-        "Time between heartbeats.", apply="restart", unit="ms", default=5_000, ge=10, le=600_000
+        "Time between heartbeats. The other side waits for three of them at least before it calls this one silent.",
+        apply="restart",
+        unit="ms",
+        default=5_000,
+        ge=10,
+        le=600_000,
     )
     silence_ms: int = setting(
         "An Edge that was not heard from for this long is lost.",

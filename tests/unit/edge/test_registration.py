@@ -260,6 +260,17 @@ def test_another_instance_takes_over_when_the_holder_is_silent(world: LinkWorld)
     assert world.row().link == "ready"
 
 
+def test_a_node_that_beats_slowly_is_not_called_silent(world: LinkWorld, caplog: pytest.LogCaptureFixture) -> None:
+    node = world.peer()
+    assert node.register(heartbeat_ms=20_000).heartbeat_ms == 5_000
+    node.ack()
+    assert "silence_stretched" in caplog.text
+    world.loop.run_for(59.9)
+    assert not node.stream.is_abandoned
+    world.loop.run_for(0.2)
+    assert node.stream.is_abandoned
+
+
 def test_another_instance_takes_over_when_the_holder_closes(world: LinkWorld) -> None:
     holder = world.ready(instance_id="i1")
     holder.stream.end()

@@ -430,6 +430,19 @@ def test_a_run_whose_end_is_still_queued_is_one_that_the_node_knows(world: NodeW
     assert [frame.end.status for frame in frames if frame.HasField("end")] == [RunEnd.OK]
 
 
+def test_an_edge_that_beats_slowly_is_not_called_silent(world: NodeWorld, caplog: pytest.LogCaptureFixture) -> None:
+    talk = world.session()
+    [registration] = talk.heard("register_request")
+    assert registration.register_request.heartbeat_ms == 5_000
+    talk.accept(payload(provider()), heartbeat_ms=20_000)
+    assert talk.heard("ready_ack")
+    assert "silence_stretched" in caplog.text
+    talk.loop.run_for(59.9)
+    assert talk.session.state is SessionState.READY
+    talk.loop.run_for(0.2)
+    assert ended(talk).reason == "nothing heard for 60000 ms"
+
+
 def test_silence_closes_the_session(world: NodeWorld) -> None:
     """B12: 15 s without any message, whatever the transport says."""
     talk = world.session()

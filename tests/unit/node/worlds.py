@@ -286,14 +286,14 @@ class Talk:
         frames = [frame for message in messages for frame in pb.Batch.FromString(message).frames]
         return [frame for frame in frames if not kind or frame.WhichOneof("body") == kind]
 
-    def accept(self, new: NodePayload, revision: int = 7, generation: int = 3, run_window_bytes: int = 0) -> None:
+    def accept(self, new: NodePayload, revision: int = 7, generation: int = 3, **fields: int) -> None:
         """Answer the registration."""
         response = pb.RegisterResponse(
             generation=generation,
             payload_revision=revision,
             payload=message_from_payload(new),
             protocol="1.3",
-            run_window_bytes=run_window_bytes,
+            **fields,
         )
         self.say(pb.Frame(register_response=response))
 

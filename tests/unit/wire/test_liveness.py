@@ -94,6 +94,23 @@ def test_a_timer_late_by_less_than_a_second_judges(loop: VirtualLoop, silence: S
     assert silent_at == [15.9]
 
 
+def test_a_limit_below_three_heartbeats_of_the_other_side_is_stretched(
+    loop: VirtualLoop, silence: Silence, silent_at: list[float]
+) -> None:
+    silence.start()
+    assert not silence.allow_for(0)
+    assert not silence.allow_for(5_000)
+    assert silence.limit_ms == 15_000
+    assert silence.allow_for(20_000)
+    assert silence.limit_ms == 60_000
+    loop.run_for(59.9)
+    assert silent_at == []
+    loop.run_for(0.2)
+    assert silent_at == [60.0]
+    assert silence.allow_for(10**9)
+    assert silence.limit_ms == 3 * 600_000
+
+
 def test_stopped_silence_never_calls(loop: VirtualLoop, silence: Silence, silent_at: list[float]) -> None:
     silence.start()
     silence.stop()
