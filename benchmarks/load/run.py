@@ -1,10 +1,8 @@
-"""CPU per request and per streamed chunk of the Edge beside HAProxy's, in one run.
+"""The end-to-end load runs: Edge and Node beside direct, HAProxy, nginx, LiteLLM and Portkey, all in one run.
 
-All subjects are alive at once and take turns in short slots, so that a machine that slows down slows all of them; the
-figure of a subject is the median of its slots. CPU comes from the scheduler (/proc/PID/task/*/schedstat). A spinner of
-idle priority runs on each core: without it a halted virtual CPU's wake-ups are billed to the subject.
-
-`python -m benchmarks.load.run [--rounds N] [--seconds S] [--only requests|streams] [--library-node]`
+`python -m benchmarks.load.run` runs everything; `--quick` a short form of it; `--scenarios` and `--subjects` name what
+to run, separated by commas. Tables and `ratio` lines go to stdout; figures to build/load.json and a chart to
+build/load.svg. benchmarks/README.md explains each number.
 """
 
 from __future__ import annotations
@@ -12,159 +10,122 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import socket
-import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
-from benchmarks.load.client import Tally, request_bytes, run_load
-from benchmarks.load.subjects import OTHER_CORES, Subject, start_edge, start_haproxy, start_upstream
+from benchmarks.load.bench import NAMES, STARTERS, Bench, Plan, machine, opened
+from benchmarks.load.chart import chart
+from benchmarks.load.endurance import ENDURANCE
+from benchmarks.load.report import as_json, ratio_lines, table
+from benchmarks.load.steady import STEADY
+from benchmarks.load.strained import STRAINED
+from benchmarks.load.targets import judged
 
-Slot = dict[str, float]
-
-
-@contextmanager
-def spinners() -> Iterator[None]:
-    """Keep every core awake at idle priority."""
-    code = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
-    running = []
-    for core in sorted(os.sched_getaffinity(0)):
-        process = subprocess.Popen([sys.executable, "-c", code])
-        os.sched_setaffinity(process.pid, {core})
-        running.append(process)
-    try:
-        yield
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
+ROOT = Path(__file__).resolve().parents[2]
+# Memory first: it is to be read before any load.
+SCENARIOS = {"memory": ENDURANCE["memory"], **STEADY, **STRAINED, "soak": ENDURANCE["soak"]}
+NEED_EDGE = {"refresh-storm", "pools", "soak"}
+LIBRARIES = ("grpcio", "protobuf", "uvloop", "httptools", "aiohttp")
+REST_S = 0.5
 
 
-@contextmanager
-def log_sink(folder: Path) -> Iterator[None]:
-    """A datagram socket that takes HAProxy's log lines and throws them away."""
-    sink = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    sink.bind(str(folder / "log.sock"))
-    sink.setblocking(False)
-    loop = asyncio.get_running_loop()
-    loop.add_reader(sink, lambda: sink.recv(65536))
-    try:
-        yield
-    finally:
-        loop.remove_reader(sink)
-        sink.close()
+async def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Run the scenarios; print as they end; return what goes into the file."""
+    plan = Plan(options.rounds, options.seconds, options.soak_minutes)
+    began = time.monotonic()
+    recorded = about(options)
+    scenarios: dict[str, Any] = {}
+    with opened(options.subjects, plan) as bench:
+        for name in options.scenarios:
+            if name in NEED_EDGE and "edge" not in bench.subjects:
+                continue
+            scenarios[name] = await one_scenario(bench, name)
+        recorded["versions"] |= {name: one.version for name, one in bench.subjects.items() if one.version}
+        absent = bench.absent
+    recorded["took_s"] = round(time.monotonic() - began)
+    targets = judged(scenarios)
+    print("\n" + "\n".join(ratio_lines(targets)), flush=True)
+    print(f"\nwhole run: {recorded['took_s']} s")
+    return {"run": recorded, "absent": absent, "scenarios": scenarios, "targets": targets}
 
 
-def percentile(values: list[float], share: float) -> float:
-    """The value below which `share` of the values lie; 0 for none."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+async def one_scenario(bench: Bench, name: str) -> dict[str, Any]:
+    """Run and print one."""
+    began = time.monotonic()
+    result = await SCENARIOS[name](bench)
+    result.seconds = round(time.monotonic() - began, 1)
+    print(f"\n{name} ({result.seconds:.0f} s): {table(result, bench.absent)}", flush=True)
+    await asyncio.sleep(REST_S)
+    return as_json(result)
 
 
-async def one_slot(subject: Subject, connections: int, seconds: float, streamed: bool, per_s: float) -> Slot:
-    """Load one subject once; CPU in us per answer (or per chunk) by role, and what the client saw."""
-    model = "bench" if subject.name.startswith("edge") else "served"
-    request = request_bytes(model, streamed)
-    before = subject.cpu_ns()
-    tally: Tally = await run_load(subject.port, connections, seconds, request, per_s)
-    after = subject.cpu_ns()
-    units = tally.chunks if streamed else tally.answers
-    if tally.errors or not units:
-        raise SystemExit(f"{subject.name}: {tally.errors} errors, {units} units: the run measures nothing")
-    slot = {f"cpu_us_{role}": (after[role] - before[role]) / units / 1000 for role in after}
-    slot["per_s"] = units / seconds
-    waits = tally.gaps if streamed else tally.latencies
-    slot["p50_ms"] = percentile(waits, 0.5) * 1000
-    slot["p99_ms"] = percentile(waits, 0.99) * 1000
-    return slot
-
-
-async def scenario(
-    subjects: list[Subject], connections: int, seconds: float, rounds: int, streamed: bool, per_s: float = 0.0
-) -> dict[str, Slot]:
-    """Let the subjects take turns; medians over the rounds."""
-    slots: dict[str, list[Slot]] = {subject.name: [] for subject in subjects}
-    for subject in subjects:
-        await one_slot(subject, connections, min(seconds, 1.0), streamed, per_s)
-    for _ in range(rounds):
-        for subject in subjects:
-            slots[subject.name].append(await one_slot(subject, connections, seconds, streamed, per_s))
+def about(options: argparse.Namespace) -> dict[str, Any]:
+    """When, of what and where."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    versions = {"python": sys.version.split()[0], **{name: version(name) for name in LIBRARIES}}
     return {
-        name: {key: statistics.median(slot[key] for slot in runs) for key in runs[0]} for name, runs in slots.items()
+        "at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": " ".join(["python -m benchmarks.load.run", *sys.argv[1:]]),
+        "commit": commit,
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "machine": machine(),
+        "versions": versions,
     }
 
 
-def print_table(title: str, unit: str, figures: dict[str, Slot]) -> None:
-    """Print one scenario; CPU columns are us per unit."""
-    print(f"\n{title}")
-    print(f"{'subject':<20}{'gateway us':>12}{'node us':>10}{unit + '/s':>12}{'p50 ms':>9}{'p99 ms':>9}")
-    for name, slot in figures.items():
-        gateway, node = slot.get("cpu_us_gateway"), slot.get("cpu_us_node")
-        print(
-            f"{name:<20}{'-' if gateway is None else f'{gateway:.1f}':>12}{'-' if node is None else f'{node:.1f}':>10}"
-            f"{slot['per_s']:>12.0f}{slot['p50_ms']:>9.2f}{slot['p99_ms']:>9.2f}"
-        )
-    for base in ("haproxy-bare", "haproxy-same-work"):
-        if base in figures and "edge" in figures:
-            ratio = figures["edge"]["cpu_us_gateway"] / figures[base]["cpu_us_gateway"]
-            print(f"ratio {title.split(':')[0].replace(' ', '-')}-edge/{base} {ratio:.2f}")
+def names_of(known: list[str]) -> Any:
+    """Parse names separated by commas."""
+
+    def parse(text: str) -> list[str]:
+        chosen = [name for name in text.split(",") if name]
+        unknown = [name for name in chosen if name not in known]
+        if unknown or not chosen:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'} given, expected of {', '.join(known)}")
+        return chosen
+
+    return parse
 
 
-async def run(options: argparse.Namespace) -> dict[str, object]:
-    """Run the scenarios and return their figures."""
-    rounds, seconds, only = options.rounds, options.seconds, options.only
-    os.sched_setaffinity(0, OTHER_CORES)
-    results: dict[str, object] = {}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="iop-bench-")))
-        stack.enter_context(log_sink(folder))
-        subjects = [start_upstream(folder)]
-        stack.callback(lambda: [subject.stop() for subject in subjects])
-        for same_work in (False, True):
-            subjects.append(start_haproxy(folder, subjects[0].port, same_work))
-        subjects.append(start_edge(folder, subjects[0].port))
-        if options.library_node:
-            subjects.append(start_edge(folder, subjects[0].port, "edge-library-node", "benchmarks.load.library_node"))
-        stack.enter_context(spinners())
-        if only in (None, "requests"):
-            for count in options.connections:
-                figures = await scenario(subjects, count, seconds, rounds, streamed=False)
-                results[f"requests-{count}"] = figures
-                print_table(f"requests at {count} connections: CPU per request", "requests", figures)
-            for rate in options.rates:
-                figures = await scenario(subjects, 32, seconds, rounds, streamed=False, per_s=rate)
-                results[f"offered-{rate}"] = figures
-                print_table(f"{rate} requests/s offered on 32 connections: CPU per request", "requests", figures)
-        if only in (None, "streams"):
-            for count in options.streams:
-                figures = await scenario(subjects, count, max(seconds, 4.0), rounds, streamed=True)
-                results[f"streams-{count}"] = figures
-                print_table(f"{count} streams of 50 chunks/s: CPU per chunk, gaps between reads", "chunks", figures)
-    return results
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options, `--quick` filled in."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scenarios", type=names_of(list(SCENARIOS)), default=list(SCENARIOS))
+    parser.add_argument("--subjects", type=names_of(["direct", *STARTERS]), default=list(NAMES))
+    parser.add_argument("--rounds", type=int, help="turns of each subject that count (3; with --quick 1)")
+    parser.add_argument("--seconds", type=float, help="length of one turn (1.5; with --quick 0.7)")
+    parser.add_argument("--soak-minutes", type=float, help="length of the soak (1; with --quick 0.2)")
+    parser.add_argument("--quick", action="store_true", help="a short form, to see that everything works")
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "load.json", help="where the figures go")
+    parser.add_argument("--chart", type=Path, default=ROOT / "build" / "load.svg", help="where the chart goes")
+    options = parser.parse_args(arguments)
+    rounds, seconds, soak = (1, 0.7, 0.2) if options.quick else (3, 1.5, 1.0)
+    options.rounds = options.rounds or rounds
+    options.seconds = options.seconds or seconds
+    options.soak_minutes = options.soak_minutes or soak
+    return options
 
 
 def main() -> None:
-    """Parse the arguments, run, print and store the figures where asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.5, help="length of one slot")
-    parser.add_argument("--only", choices=["requests", "streams"])
-    parser.add_argument("--connections", type=int, nargs="+", default=[1, 32, 128])
-    parser.add_argument("--rates", type=int, nargs="*", default=[1000, 4000], help="requests/s offered")
-    parser.add_argument("--streams", type=int, nargs="+", default=[64, 256])
-    parser.add_argument("--library-node", action="store_true", help="also an Edge whose Node uses aiohttp")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
+    """Parse the arguments, run, print and store."""
+    options = parsed()
     results = uvloop.run(run(options))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+    for path, content in (
+        (options.json, json.dumps(results, indent=1, sort_keys=True) + "\n"),
+        (options.chart, chart(results)),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+        print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -1,75 +1,102 @@
-"""The gateways that are measured: each one is a set of processes in front of the same upstream.
+"""What is measured: sets of processes in front of the same upstream, and where their clients ask.
 
-The subject's own process is pinned to one core and everything else to the other, so that its CPU time is its own.
+A subject's own process is pinned to one core and everything else to the other, so that its CPU time is its own.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
-import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-SUBJECT_CORE = {0}
-OTHER_CORES = {1}
-READY_LIMIT_S = 20.0
+from benchmarks.load import proc
+from benchmarks.load.asks import chat
 
-HAPROXY_CONFIG = """\
-global
-  nbthread 1
-  maxconn 4000
-{log_global}
-defaults
-  mode http
-  timeout connect 5s
-  timeout client 60s
-  timeout server 60s
-  option http-no-delay
-{log_defaults}
-frontend front
-  bind 127.0.0.1:{port}
-{work}
-  default_backend back
-backend back
-  option http-keep-alive
-  http-reuse always
-  server upstream 127.0.0.1:{upstream} maxconn 4000
-"""
+CORES = sorted(os.sched_getaffinity(0))
+SUBJECT_CORE = {CORES[0]}
+OTHER_CORES = {CORES[-1]}
+READY_LIMIT_S = 30.0
+STOP_LIMIT_S = 15.0
 
-# The same work as the Edge does for a request: a log line, a request id, a hash of the token, two answer headers.
-SAME_WORK = """\
-  unique-id-format %{+X}o\\ %ci:%cp_%fi:%fp_%Ts_%rt:%pid
-  unique-id-header x-request-id
-  http-request set-var(txn.token) req.hdr(authorization),sha2(256),hex
-  http-response set-header x-request-id %[unique-id]
-  http-response set-header x-iop-provider upstream
-"""
+# What a narrow target runs at once, and how many may wait where the gateway has a line with a bound.
+SLOTS = 8
+LINE = 64
 
-EDGE_CONFIG = """\
-edge: {{id: bench, listen: "127.0.0.1:{link}"}}
-openai: {{listen: "127.0.0.1:{port}"}}
-admin: {{listen: "127.0.0.1:{admin}"}}
-models: [{{id: bench, providers: {{p1: served, p2: served}}}}]
-nodes:
-  - id: bench-node
-    token_hash_sha256: {token_hash}
-    providers:
-      - {{id: p1, type: vllm, endpoint: "http://127.0.0.1:{upstream}", models: [served], capacity: 4000}}
-      - {{id: p2, type: vllm, endpoint: "http://127.0.0.1:{upstream}", models: [served], capacity: 4000}}
-"""
 
-NODE_CONFIG = """\
-id: bench-node
-edge: {{address: "127.0.0.1:{link}"}}
-token_env: IOP_NODE_TOKEN
-"""
+class Absent(Exception):
+    """A subject cannot be had here; the message says why, for the table."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where and how clients ask for one model."""
+
+    port: int
+    model: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def request(self, **how: int | bool) -> bytes:
+        """A chat request for this model; see `asks.chat`."""
+        return chat(self.model, headers=self.headers, **how)  # type: ignore[arg-type]
+
+    def requests(self, **how: int | bool) -> Callable[[int], bytes]:
+        """The same request every time."""
+        content = self.request(**how)
+        return lambda number: content
+
+    def numbered(self, **how: int | bool) -> Callable[[int], bytes]:
+        """Requests that carry their number as `n`."""
+        return lambda number: self.request(n=number, **how)
+
+
+@dataclass
+class Subject:
+    """One gateway: where its clients ask, and its processes by role. `gateway` is the one that is pinned and compared.
+
+    `wide` has room for everybody; `narrow` runs SLOTS requests at once, as far as the gateway has such a thing.
+    """
+
+    name: str
+    wide: Target
+    narrow: Target | None = None
+    has_line: bool = False
+    """True when what does not fit waits in order."""
+    refusal: int = 0
+    """The status by which it answers at once what does not fit; 0 where everything waits."""
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    admin: str = ""
+    version: str = ""
+    note: str = ""
+
+    def pids(self, role: str) -> list[int]:
+        """The processes of a role, with those that they have started."""
+        process = self.processes.get(role)
+        return [] if process is None else [process.pid, *proc.children(process.pid)]
+
+    def cpu_ns(self) -> dict[str, int]:
+        """CPU time so far by role."""
+        return {role: sum(map(proc.cpu_ns, self.pids(role))) for role in self.processes}
+
+    def rss(self, role: str = "gateway") -> int:
+        """Resident memory of a role in bytes."""
+        return sum(map(proc.rss_bytes, self.pids(role)))
+
+    def stop(self) -> None:
+        """End the processes."""
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def free_port() -> int:
@@ -79,54 +106,27 @@ def free_port() -> int:
         return port
 
 
-def cpu_ns(pid: int) -> int:
-    """CPU time of a process, all threads, from the scheduler's own accounting."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        total += int((task / "schedstat").read_text().split()[0])
-    return total
-
-
-@dataclass
-class Subject:
-    """One gateway: its client port, and its processes by role. `gateway` is the one that is pinned and compared."""
-
-    name: str
-    port: int
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    def cpu_ns(self) -> dict[str, int]:
-        """CPU time so far by role."""
-        return {role: cpu_ns(process.pid) for role, process in self.processes.items()}
-
-    def stop(self) -> None:
-        """End the processes."""
-        for process in self.processes.values():
-            process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
 def start(
     command: list[str], cores: set[int], log: Path, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a process on the given cores with its output in a file."""
     with log.open("ab") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **(environment or {})})
-    os.sched_setaffinity(process.pid, cores)
-    return process
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **(environment or {})},
+            preexec_fn=partial(os.sched_setaffinity, 0, cores),  # before it makes threads, which inherit it
+        )
 
 
-def wait_for(check: Callable[[], bool], what: str, log: Path) -> None:
+def wait_for(check: Callable[[], bool], what: str, log: Path, limit_s: float = READY_LIMIT_S) -> None:
     """Poll until a condition holds."""
-    deadline = time.monotonic() + READY_LIMIT_S
+    deadline = time.monotonic() + limit_s
     while not check():
         if time.monotonic() > deadline:
-            raise SystemExit(f"{what} did not come up:\n{log.read_text()[-3000:]}")
+            raise Absent(f"{what} did not come up within {limit_s:.0f} s: {log.read_text(errors='replace')[-600:]}")
         time.sleep(0.05)
 
 
@@ -143,58 +143,22 @@ def start_upstream(folder: Path) -> Subject:
     """The upstream itself: "direct" in the tables."""
     port = free_port()
     log = folder / "upstream.log"
-    process = start([sys.executable, "-m", "benchmarks.load.upstream", str(port)], OTHER_CORES, log)
-    wait_for(lambda: is_listening(port), "upstream", log)
-    return Subject("direct", port, {"upstream": process})
+    process = start([sys.executable, "-m", "benchmarks.load.upstreams", str(port)], OTHER_CORES, log)
+    subject = Subject("direct", Target(port, "served"), processes={"upstream": process})
+    ready(subject, partial(is_listening, port), log)
+    return subject
 
 
-def start_haproxy(folder: Path, upstream: int, same_work: bool) -> Subject:
-    """HAProxy on one thread, bare or doing the Edge's work."""
-    binary = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if binary is None:
-        raise SystemExit("haproxy expected on PATH (Debian: apt-get install haproxy); the ratios are against it")
-    name = "haproxy-same-work" if same_work else "haproxy-bare"
-    port = free_port()
-    config, log = folder / f"{name}.cfg", folder / f"{name}.log"
-    config.write_text(
-        HAPROXY_CONFIG.format(
-            port=port,
-            upstream=upstream,
-            log_global=f"  log {folder}/log.sock local0 info" if same_work else "",
-            log_defaults="  log global\n  option httplog" if same_work else "",
-            work=SAME_WORK if same_work else "",
-        )
-    )
-    process = start([binary, "-db", "-f", str(config)], SUBJECT_CORE, log)
-    wait_for(lambda: is_listening(port), name, log)
-    return Subject(name, port, {"gateway": process})
-
-
-def start_edge(folder: Path, upstream: int, name: str = "edge", node_module: str = "iop_fast.cli") -> Subject:
-    """Edge and Node of this checkout; the Node may run by another module."""
-    from iop_fast.cli.admin_client import AdminError, get_json
-
-    port, link, admin = free_port(), free_port(), free_port()
-    token = secrets.token_urlsafe(16)
-    edge, node, log = (folder / f"{name}-{file}" for file in ("edge.yaml", "node.yaml", "log"))
-    token_hash = hashlib.sha256(token.encode()).hexdigest()
-    edge.write_text(EDGE_CONFIG.format(port=port, link=link, admin=admin, upstream=upstream, token_hash=token_hash))
-    node.write_text(NODE_CONFIG.format(link=link))
-    iop = [sys.executable, "-m"]
-    processes = {"gateway": start([*iop, "iop_fast.cli", "edge", "-c", str(edge)], SUBJECT_CORE, log)}
-    processes["node"] = start([*iop, node_module, "node", "-c", str(node)], OTHER_CORES, log, {"IOP_NODE_TOKEN": token})
-    subject = Subject(name, port, processes)
-
-    def is_ready() -> bool:
-        try:
-            rows = get_json(f"127.0.0.1:{admin}", "/status")["providers"]
-        except AdminError:
-            return False
-        return all(row["effective"]["capacity"] for row in rows)
-
+def ready(subject: Subject, check: Callable[[], bool], log: Path, limit_s: float = READY_LIMIT_S) -> None:
+    """Wait for a subject; end it if it does not come."""
     try:
-        wait_for(is_ready, "edge and node", log)
+        wait_for(check, subject.name, log, limit_s)
     except BaseException:
         subject.stop()
         raise
-    return subject
+
+
+def first_line(command: list[str]) -> str:
+    """The first line that a program prints; where it has none on stdout, on stderr."""
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (run.stdout or run.stderr).splitlines()[0].strip()

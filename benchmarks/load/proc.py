@@ -1,0 +1,84 @@
+"""What the operating system says of a process: CPU time, memory, open files. Linux's /proc."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def cpu_ns(pid: int, proc: Path = PROC) -> int:
+    """CPU time of a process, all its living threads, by the scheduler's own accounting (ns)."""
+    total = 0
+    for task in sorted((proc / str(pid) / "task").iterdir()):
+        try:
+            total += parse_schedstat((task / "schedstat").read_text())
+        except (FileNotFoundError, ProcessLookupError):  # the thread has ended since it was listed
+            continue
+    return total
+
+
+def parse_schedstat(text: str) -> int:
+    """Nanoseconds on a core: the first of the three numbers of schedstat."""
+    numbers = text.split()
+    if len(numbers) != 3:
+        raise ValueError(f"three numbers expected in schedstat, got {text!r}")
+    return int(numbers[0])
+
+
+def machine_ns(proc: Path = PROC) -> tuple[int, int]:
+    """CPU time that all cores have spent on anything, and that the hypervisor has kept from them (ns, by 10 ms)."""
+    return parse_stat((proc / "stat").read_text())
+
+
+def parse_stat(text: str) -> tuple[int, int]:
+    """Busy and stolen time of the first line of /proc/stat, whose numbers are in hundredths of a second."""
+    name, *numbers = text.split("\n", 1)[0].split()
+    if name != "cpu" or len(numbers) < 8:
+        raise ValueError(f"the line of all cores expected in /proc/stat, got {text[:60]!r}")
+    user, nice, system, _, _, irq, softirq, steal = map(int, numbers[:8])
+    return (user + nice + system + irq + softirq) * 10_000_000, steal * 10_000_000
+
+
+def rss_bytes(pid: int, proc: Path = PROC) -> int:
+    """Resident memory of a process."""
+    return parse_status_kib((proc / str(pid) / "status").read_text(), "VmRSS") * 1024
+
+
+def peak_rss_bytes(pid: int, proc: Path = PROC) -> int:
+    """The most resident memory that a process has had."""
+    return parse_status_kib((proc / str(pid) / "status").read_text(), "VmHWM") * 1024
+
+
+def parse_status_kib(text: str, name: str) -> int:
+    """A size of /proc/PID/status in KiB."""
+    for line in text.splitlines():
+        key, _, rest = line.partition(":")
+        if key == name:
+            value, unit = rest.split()
+            if unit != "kB":
+                raise ValueError(f"kB expected for {name}, got {rest!r}")
+            return int(value)
+    raise ValueError(f"no {name} in the status of a process")
+
+
+def open_files(pid: int, proc: Path = PROC) -> int:
+    """How many descriptors a process holds."""
+    return sum(1 for _ in (proc / str(pid) / "fd").iterdir())
+
+
+def children(pid: int, proc: Path = PROC) -> list[int]:
+    """Processes that a process has started, and theirs."""
+    found: list[int] = []
+    for task in (proc / str(pid) / "task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *children(int(child), proc)]
+    return found
+
+
+def cpu_model(proc: Path = PROC) -> str:
+    """The name of the processor."""
+    for line in (proc / "cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "unknown processor"
