@@ -33,10 +33,10 @@ held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
 print(*(one.getsockname()[1] for one in held))')
 read -r port link_port admin_port <<<"$ports"
 
-# Of the environment only what a package index may need is kept. A session of its own stands for the terminal: the
+# Of the environment only what a package index may need is kept, and the compiler that CI names. A session of its own stands for the terminal: the
 # interrupt below reaches make and all that it started.
 kept=()
-for name in PIP_CERT PIP_INDEX_URL PIP_FIND_LINKS PIP_DEFAULT_TIMEOUT https_proxy; do
+for name in PIP_CERT PIP_INDEX_URL PIP_FIND_LINKS PIP_DEFAULT_TIMEOUT https_proxy CC; do
     if [ -n "${!name:-}" ]; then kept+=("$name=${!name}"); fi
 done
 

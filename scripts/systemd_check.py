@@ -52,7 +52,7 @@ DROP_IN = """\
 [Service]
 StandardOutput=append:/run/out/%N.log
 StandardError=inherit
-WatchdogSec=2s
+WatchdogSec=4s
 TimeoutStopSec=1s
 """
 # A system with nothing in it: only targets that the units name.
