@@ -47,6 +47,7 @@ cdef class Exchange(Record):
     cdef _take_bad_end(self, end)
     @cython.locals(takes_event=bint, request=Request)
     cdef bint _begin_answer(self, head, data, bint is_whole) except -1
+    cdef list _route(self)
     @cython.locals(reply=Reply, window="long long", owed="long long")
     cdef _renew_window(self)
     cdef _leave(self, str outcome)

@@ -430,11 +430,9 @@ class Exchange(Record):
 
     def _begin_answer(self, head: Head, data: list[bytes], is_whole: bool) -> bool:
         """Send the head and what came with it; False, with nothing sent, for a head that cannot be written."""
-        runtime, request = self._runtime, self.request
+        request = self.request
         own = own_fields(request.id, request.surface.dialect, head.headers, self.clamped)
-        if runtime.exposes_route:
-            queue_ms = b"%d" % (self.queue_ns // NS_PER_MS)
-            own += (*runtime.routes[self.node_id, self.provider_id], (b"x-iop-queue-ms", queue_ms))
+        own += self._route()
         passed, takes_event = passed_on(head, own)
         try:
             self.reply.begin(passed, takes_event, data, is_whole)
@@ -447,6 +445,14 @@ class Exchange(Record):
             if takes_event and not is_whole:
                 self._watch(self._edge.quiet)
         return True
+
+    def _route(self) -> list[Field]:
+        """Return the fields that say who got the request, if somebody did, and how long that took."""
+        runtime = self._runtime
+        if not self.provider_id or not runtime.exposes_route:
+            return []
+        queue_ms = b"%d" % (self.queue_ns // NS_PER_MS)
+        return [*runtime.routes.get((self.node_id, self.provider_id), ()), (b"x-iop-queue-ms", queue_ms)]
 
     def _renew_window(self) -> None:
         """Grant the Node anew what was handed on, once it is half a window and while the client takes what it gets."""
@@ -475,6 +481,7 @@ class Exchange(Record):
         if self._state is STREAMING:
             self.reply.break_off(verdict, dialect)
         else:
+            extra = [*self._route(), *extra]
             self.reply.refuse(verdict, self.request.id, dialect, param=param, extra=extra)
         self._leave(verdict.failure.reason if is_told else self.outcome or CLIENT_GONE)
 

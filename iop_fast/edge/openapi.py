@@ -40,7 +40,7 @@ ANYWHERE = frozenset(Failure) - WITH_MODEL_ONLY - ELSEWHERE
 
 HEADERS: Mapping[str, str] = {
     "x-request-id": "Id of this request in the gateway's log and in the provider's request.",
-    "x-iop-provider": "The provider that answered.",
+    "x-iop-provider": "The provider that got the request, also where it failed.",
     "x-iop-node": "The Node that it stands on.",
     "x-iop-queue-ms": "Milliseconds that the request waited for a slot.",
     "x-iop-clamped": "Fields that were lowered to the model's ceiling.",
@@ -119,7 +119,7 @@ def failures(possible: frozenset[Failure], dialect: Dialect, *, is_tunnelled: bo
     return {
         str(status): {
             "description": "; ".join(f"{failure.value.code}: {failure.value.when}" for failure in rows),
-            "headers": headers("x-request-id", "x-iop-reason"),
+            "headers": headers(*(() if is_tunnelled else ("x-request-id", "x-iop-reason"))),
             "content": content,
         }
         for status, rows in sorted(by_status.items())

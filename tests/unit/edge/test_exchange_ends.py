@@ -567,6 +567,21 @@ def test_without_another_candidate_the_first_failure_is_the_answer() -> None:
         world.assert_idle()
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+def test_an_error_names_the_provider_that_had_the_request(is_told: bool) -> None:
+    """The one that had it last. What no provider got names none, and nothing does where the route is not told."""
+    with ExchangeWorld(TWO_NODES, openai={"expose_route": is_told}) as world:
+        call = world.post()
+        world.links["n1"].answer(1, status=RunEnd.CONNECT_FAILED)
+        world.links["n2"].answer(2, status=RunEnd.UPSTREAM_ERROR)
+        assert_error(call, 502, "upstream_error")
+        named = [call.downstream.field(name) for name in (b"x-iop-provider", b"x-iop-node", b"x-iop-queue-ms")]
+        assert named == ([b"p2", b"n2", b"0"] if is_told else [None] * 3)
+        call = world.post(b'{"model":"nope"}')
+        assert call.downstream.field(b"x-iop-provider") is None
+        world.assert_idle()
+
+
 def test_a_request_admitted_again_waits_for_the_other_provider_and_keeps_its_place() -> None:
     with ExchangeWorld(TWO_NODES, provider_pool={"queue_timeout_ms": 2000, "max_queue": 2}) as world:
         first, second, third = world.post(), world.post(), world.post()
