@@ -32,6 +32,7 @@ from benchmarks.load.subjects import CORES, OTHER_CORES, Absent, Subject, Target
 
 NAMES = ("direct", "haproxy-bare", "haproxy-same-work", "nginx", "litellm", "portkey", "edge")
 SETTLE_S = 0.3
+WARM_SHARE = 0.4
 LAG = "iop_loop_lag_seconds"
 
 Starter = Callable[[Path, int], Subject]
@@ -82,6 +83,7 @@ class Bench:
         self.folder = folder
         self.plan = plan
         self.spinning = spinning
+        self.warming = False
         self.subjects: dict[str, Subject] = {}
         self.absent: dict[str, str] = {}
         self.upstream = start_upstream(folder)
@@ -121,11 +123,16 @@ class Bench:
         for subject in (*self.subjects.values(), self.upstream):
             subject.stop()
 
+    def length(self, seconds: float) -> float:
+        """How long a slot is to be; a turn that warms up is short."""
+        return seconds * WARM_SHARE if self.warming else seconds
+
     async def turns(self, names: list[str], slot: Callable[[Subject], Awaitable[Slot]], result: Result) -> None:
         """Let the subjects of these names take turns; one turn before the rounds warms up and does not count."""
         chosen = [self.subjects[name] for name in names if name in self.subjects]
         slots: Slots = {subject.name: [] for subject in chosen}
         for number in range(self.plan.rounds + 1):
+            self.warming = number == 0
             for subject in chosen:
                 if subject.name in result.missing:
                     continue
@@ -134,7 +141,7 @@ class Bench:
                 except (OSError, TimeoutError, Unmeasured) as why:
                     result.missing[subject.name] = f"{type(why).__name__}: {why}"
                     continue
-                if number:
+                if not self.warming:
                     slots[subject.name].append(figures)
         result.take(slots)
 
@@ -163,7 +170,7 @@ async def measured(bench: Bench, subject: Subject, load: Load, seconds: float, u
             await asyncio.sleep(SETTLE_S)
             load.tally.reset()
             gauge = Gauge(bench, subject)
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(bench.length(seconds))
             slot = gauge.read(load, unit)
         finally:
             await load.close()

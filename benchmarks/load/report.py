@@ -27,6 +27,7 @@ STRAIN = (
     ("of peak", "of_peak", ".3f"),
     ("overtaken", "overtaken", ".0f"),
     ("by ms", "overtaken_worst_ms", ".1f"),
+    ("peak/s", "peak_per_s", ".0f"),
     ("goodput", "goodput_of_peak", ".3f"),
     ("refused p99", "refused_p99_ms", ".2f"),
     ("grown MiB", "rss_grown_mib", ".1f"),

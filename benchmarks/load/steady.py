@@ -29,7 +29,7 @@ FAST = ["direct", "haproxy-bare", "haproxy-same-work", "nginx", "edge", "edge-li
 
 # What the slowest subject carries with something to spare, so that all of them can be compared at one rate.
 COMMON_RATE = 25
-STREAM_SECONDS = 4.0
+STREAM_SECONDS = 3.0
 
 Scenario = Callable[[Bench], Awaitable[Result]]
 
@@ -100,7 +100,7 @@ async def mixed(bench: Bench) -> Result:
                 long.tally.reset()
                 short.tally.reset()
                 gauge = Gauge(bench, subject)
-                await asyncio.sleep(STREAM_SECONDS)
+                await asyncio.sleep(bench.length(STREAM_SECONDS))
                 figures = gauge.read(long, "chunk")
                 short.settle()
                 figures |= times("short_", short.tally.latencies)

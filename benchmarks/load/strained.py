@@ -16,10 +16,10 @@ from benchmarks.load.bench import (
     offered,
     times,
 )
-from benchmarks.load.clients import ClosedLoad, StreamLoad
+from benchmarks.load.clients import ClosedLoad, Load, StreamLoad
 from benchmarks.load.figures import Slot, order_kept
 from benchmarks.load.pacing import now_ns
-from benchmarks.load.subjects import SLOTS, Subject, Target
+from benchmarks.load.subjects import LINE, SLOTS, Subject, Target
 
 WAIT_MS = 20
 # What a narrow target can serve by its slots alone.
@@ -28,6 +28,9 @@ WAITING = 40
 # Requests sent so close to each other may swap: they travel on connections of their own, on both sides.
 ORDER_SLACK_NS = 5_000_000
 OVERLOAD = 10
+# Those that have a line, and those that refuse at once what does not fit.
+LINED = ["haproxy-same-work", "litellm", "edge"]
+REFUSING = ["haproxy-same-work", "nginx", "edge"]
 # Numbers that a slot may use.
 A_SLOT = 1_000_000
 
@@ -50,10 +53,8 @@ async def capacity_bound(bench: Bench) -> Result:
         figures["of_peak"] = figures["answers_per_s"] / PEAK_PER_S
         return figures
 
-    await bench.turns([name for name, one in bench.subjects.items() if one.has_line], slot, result)
-    for name, one in bench.subjects.items():
-        if not one.has_line and name != "direct":
-            result.missing[name] = one.note
+    await bench.turns([name for name in LINED if name in bench.subjects], slot, result)
+    result.missing |= {name: one.note for name, one in bench.subjects.items() if not one.has_line and one.note}
     return result
 
 
@@ -84,23 +85,36 @@ async def served_order(bench: Bench) -> list[int]:
 async def overload(bench: Bench) -> Result:
     """Ten times what the slots serve: what is served beside the peak, how fast the rest is refused, memory."""
     rate = OVERLOAD * PEAK_PER_S
-    result = Result(f"{rate:.0f} requests/s offered where {PEAK_PER_S:.0f} can be served", "request")
-    result.missing |= {name: one.note for name, one in bench.subjects.items() if not one.refusal and name != "direct"}
+    title = f"{rate:.0f} requests/s offered where {PEAK_PER_S:.0f} can be served"
+    return await too_much(bench, title, lambda target: offered(target, 512, rate, wait=WAIT_MS))
+
+
+async def retry_storm(bench: Bench) -> Result:
+    """512 clients that ask again the moment they are refused: as much overload as the gateway's core can take."""
+    title = f"512 clients that ask again at once where {SLOTS} are served and {LINE} may wait"
+    return await too_much(bench, title, lambda target: closed(target, 512, wait=WAIT_MS))
+
+
+async def too_much(bench: Bench, title: str, make: Callable[[Target], Load]) -> Result:
+    """A load far beyond the slots, after one that just fills them."""
+    result = Result(title, "request")
+    result.missing |= {name: one.note for name, one in bench.subjects.items() if not one.refusal and one.note}
     first_rss = {name: one.rss() for name, one in bench.subjects.items() if one.refusal}
 
     async def slot(subject: Subject) -> Slot:
         assert subject.narrow is not None
         peak_load = closed(subject.narrow, 2 * SLOTS if subject.has_line else SLOTS, wait=WAIT_MS)
         peak = await measured(bench, subject, peak_load, bench.plan.seconds, "request")
-        load = offered(subject.narrow, 512, rate, wait=WAIT_MS)
+        load = make(subject.narrow)
         figures = await measured(bench, subject, load, max(bench.plan.seconds, 3.0), "request")
         figures |= times("refused_", load.tally.refusals)
+        figures["peak_per_s"] = peak["answers_per_s"]
         figures["goodput_of_peak"] = figures["answers_per_s"] / peak["answers_per_s"]
         figures["rss_grown_mib"] = (subject.rss() - first_rss[subject.name]) / 2**20
         figures["errors"] = float(load.tally.errors - load.tally.statuses[subject.refusal])
         return figures
 
-    await bench.turns([name for name, one in bench.subjects.items() if one.refusal], slot, result)
+    await bench.turns([name for name in REFUSING if name in bench.subjects], slot, result)
     return result
 
 
@@ -194,4 +208,10 @@ async def until_idle(bench: Bench) -> None:
     raise TimeoutError("requests still run or wait in the Edge 10 s after their clients have left")
 
 
-STRAINED = {"capacity": capacity_bound, "overload": overload, "refresh-storm": refresh_storm, "pools": pools}
+STRAINED = {
+    "capacity": capacity_bound,
+    "overload": overload,
+    "retry-storm": retry_storm,
+    "refresh-storm": refresh_storm,
+    "pools": pools,
+}

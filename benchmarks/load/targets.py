@@ -100,9 +100,10 @@ TARGETS = [
     Target("closed-32-cpu-edge/portkey", cpu_ratio("closed-32", "portkey"), 0.05),
     Target("closed-32-cpu-edge+node/portkey", cpu_ratio("closed-32", "portkey", "sum")),
     Target("closed-1-added-p50-ms", added("closed-1", "p50_ms"), 0.7),
-    Target("offered-1000-p99-edge/nginx", figure_ratio("offered-1000", "p99_ms", "nginx"), 1.0),
-    Target("offered-common-p99-edge/nginx", figure_ratio("offered-common", "p99_ms", "nginx"), 1.0),
-    Target("offered-common-p99-edge/litellm", figure_ratio("offered-common", "p99_ms", "litellm"), 1.0),
+    Target("calm-1-added-p50-ms", added("calm-1", "p50_ms"), 0.7),
+    Target("calm-1000-p99-edge/nginx", figure_ratio("calm-1000", "p99_ms", "nginx"), 1.0),
+    Target("calm-common-p99-edge/nginx", figure_ratio("calm-common", "p99_ms", "nginx"), 1.0),
+    Target("calm-common-p99-edge/litellm", figure_ratio("calm-common", "p99_ms", "litellm"), 1.0),
     *against("streams-64", 1.4),
     *against("streams-256", 0.9),
     Target("streams-64-added-gap-p99-ms", added("streams-64", "p99_ms"), 5.0),
@@ -118,6 +119,11 @@ TARGETS = [
     Target("capacity-overtaken", own("capacity", "overtaken"), 0),
     Target("overload-goodput-of-peak", own("overload", "goodput_of_peak"), at_least=0.95),
     Target("overload-refused-p99-ms", own("overload", "refused_p99_ms"), 5.0),
+    Target(
+        "retry-storm-goodput-edge/haproxy-same-work", figure_ratio("retry-storm", "answers_per_s", "haproxy-same-work")
+    ),
+    Target("retry-storm-goodput-of-peak", own("retry-storm", "goodput_of_peak")),
+    Target("retry-storm-rss-grown-mib", own("retry-storm", "rss_grown_mib"), 16.0),
     Target("overload-rss-grown-mib", own("overload", "rss_grown_mib"), 16.0),
     Target(
         "refresh-storm-p99/without",
