@@ -29,8 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SYSTEMD = "/lib/systemd/systemd"
 PYTHON = "/usr/bin/python3"
 GROUPS = Path("/sys/fs/cgroup")
-LIMIT_S = 20.0
-RUN_LIMIT_S = 120.0
+# Times for a busy machine; on a quiet one the whole takes a sixth of the last.
+LIMIT_S = 60.0
+RUN_LIMIT_S = 240.0
 
 EDGE = """\
 openai: {limits: {drain_ms: 20000}}
@@ -103,7 +104,7 @@ def check(wheel: Path) -> None:
             if not verdict.exists() or verdict.read_text() != "passed" or log.name == "driver.log":
                 print(f"--- {log.name}\n{log.read_text(errors='replace')[-4000:]}", end="")
         if not verdict.exists() or verdict.read_text() != "passed":
-            raise SystemExit("systemd check: failed")
+            raise SystemExit(f"systemd check: {'failed' if verdict.exists() else 'not done in time'}")
 
 
 def is_possible(wheel: Path) -> bool:
@@ -256,7 +257,7 @@ def drive() -> None:
 def show(unit: str, name: str) -> str:
     """One property of a unit."""
     command = ["systemctl", "show", "--value", "-p", name, unit]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout.strip()
 
 
 def until(look: Callable[[], bool], what: str) -> None:
@@ -311,7 +312,7 @@ def reloads() -> None:
     """`systemctl reload` takes over the file."""
     file = Path("/etc/iop/edge.yaml")
     file.write_text(file.read_text().replace("capacity: 4", "capacity: 5"))
-    subprocess.run(["systemctl", "reload", "iop-edge"], check=True)
+    subprocess.run(["systemctl", "reload", "iop-edge"], check=True, timeout=LIMIT_S)
     if systemd_version() >= 253:  # it returns when the refresh is done
         assert capacity() == 5
     until(lambda: capacity() == 5, "the new capacity")
@@ -319,8 +320,9 @@ def reloads() -> None:
 
 def is_restarted_when_it_hangs() -> None:
     """A process that gives no sign of life is replaced."""
+    before = int(show("iop-edge", "NRestarts"))
     os.kill(int(show("iop-edge", "MainPID")), signal.SIGSTOP)
-    until(lambda: show("iop-edge", "NRestarts") == "1", "the restart")
+    until(lambda: int(show("iop-edge", "NRestarts")) > before, "the restart")
     until(is_serving, "the Node is ready again")
     assert ask("hello") == "hello"
 
@@ -332,7 +334,7 @@ def drains_longer_than_the_unit_says() -> None:
     asking.start()
     until(lambda: " 1 running" in show("iop-edge", "StatusText"), "the answer has begun")
     begun = time.monotonic()
-    subprocess.run(["systemctl", "stop", "iop-edge"], check=True)
+    subprocess.run(["systemctl", "stop", "iop-edge"], check=True, timeout=LIMIT_S)
     asking.join()
     assert [answer.strip() for answer in answers] == [text.strip()], answers
     assert time.monotonic() - begun > 1.0, "the answer was to take longer than TimeoutStopSec"
@@ -343,7 +345,8 @@ def drains_longer_than_the_unit_says() -> None:
 def refuses() -> None:
     """A configuration that is refused fails the start, once."""
     Path("/etc/iop/edge.yaml").write_text("models: 1\n")
-    assert subprocess.run(["systemctl", "start", "iop-edge"], check=False, capture_output=True).returncode != 0
+    start = ["systemctl", "start", "iop-edge"]
+    assert subprocess.run(start, check=False, capture_output=True, timeout=LIMIT_S).returncode != 0
     until(lambda: show("iop-edge", "ActiveState") == "failed", "the failure")
     assert (show("iop-edge", "ExecMainStatus"), show("iop-edge", "NRestarts")) == ("2", "0")
 
