@@ -8,9 +8,9 @@ An adapter is one profile. It is up while its program can be executed: found and
 else broken; lost later, for a package is being replaced perhaps, it is unreachable until a look finds it again.
 
 What a program gets. No shell. Its environment is PATH, HOME and LANG of the Node (LANG is C.UTF-8 where the Node has
-none), the variables that the profile sets or names, TMPDIR, and IOP_RUN, which marks what belongs to a run; nothing
-else of the Node's, above all no token. It runs in a directory of its own, TMPDIR too, removed with the run; a profile
-may name a fixed one, and then TMPDIR is the Node's.
+none), the variables that the profile sets or names, TMPDIR, IOP_RUN, which marks what belongs to a run, and TRACEPARENT
+where spans are made; nothing else of the Node's, above all no token. It runs in a directory of its own, TMPDIR too,
+removed with the run; a profile may name a fixed one, and then TMPDIR is the Node's.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class CliRunAdapter:
             order = Order(
                 path=adapter.path,
                 argv=arguments,
-                environment={"TMPDIR": temporary, **adapter.environment},
+                environment={"TMPDIR": temporary, **adapter.environment, **trace_of(task)},
                 directory=directory,
                 limits=adapter.limits,
             )
@@ -194,6 +194,11 @@ def refuse(sink: RunSink, end: End) -> NoRun:
     """End a run before anything was started for it."""
     sink.on_end(end)
     return NoRun()
+
+
+def trace_of(task: RunTask) -> dict[str, str]:
+    """Return what tells a program whose span it is below (OpenTelemetry's environment variables as carriers)."""
+    return {"TRACEPARENT": task.traceparent} if task.traceparent else {}
 
 
 def environment_of(profile: CliProfile, environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,73 +1,45 @@
-"""`llama_cpp`: a GGUF model on llama.cpp in the Node's own process, by the wheel `xllamacpp` (the extra `llm`).
+"""`llama_cpp`: a GGUF model on llama.cpp, in a worker process of the Node's (the extra `llm`).
 
-The adapter is LOADING at first, UP when the model serves, BROKEN with the reason when it cannot be loaded. Loading
-has three steps, all in a thread of their own:
+The adapter owns one worker (`llama_link`), which loads the model and does the runs (`llama_worker`, `llama_model`). It
+is LOADING until the model serves, UP then, and BROKEN with the reason when the model cannot be loaded. A worker that
+dies by itself takes its own runs along and nobody else's: they end with UPSTREAM_ERROR, the adapter is LOADING with how
+it died, and another worker is started after a while that doubles from RESTART_FIRST_S to RESTART_MOST_S. One that had
+served for STEADY_S begins at the first again.
 
-    read      the file is read once, so that it is in the system's memory; the reason says how much of it is
-    set up    llama.cpp maps the file and allocates. xllamacpp holds Python's lock meanwhile, so the whole Node waits
-              for this step, and for no other
-    warm up   one token is made
-
-A run is done by `ThreadRun` in one of as many threads as the model has slots; more runs wait for a thread. The model's
-own OpenAI-like API is asked for a stream (`llama_cpp_talk`), whatever the client wants, and its callback returns True
-when the run is cancelled: llama.cpp frees the slot behind the step it is in, a token or `batch_tokens` of a prompt.
-
-The wheel's server listens on a socket whatever it is told; it gets one in a directory that only this user may enter.
+A run here is a number and a sink. What the worker says of it is passed on while the run is not paused, and kept
+otherwise: no more than a window, since only what was passed on is said to be used. `cancel` is confirmed by the
+worker's end, or its death.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import partial
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any, Protocol
 
 from iop_fast import logs
 from iop_fast.config.payload import ProviderPayload
 from iop_fast.config.schema.native import LlamaCppOptions
 from iop_fast.node.adapters import BrokenAdapter, NormalizedAdapter, Surroundings
-from iop_fast.node.adapters.llama_cpp_talk import Answer, Refused, request_of
-from iop_fast.node.adapters.threads import Cancelled, Teller, ThreadRun
+from iop_fast.node.adapters.llama_channel import WINDOW_BYTES, Frame
+from iop_fast.node.adapters.llama_cpp_talk import request_of
+from iop_fast.node.adapters.llama_link import WorkerLink
 from iop_fast.node.health import Health
-from iop_fast.seams import End, RunAdapter, RunHandle, RunSink, RunTask
+from iop_fast.seams import End, RunAdapter, RunHandle, RunSink, RunTask, Usage
 from iop_fast.wire import runtime_pb2 as pb
 
 log = logs.get(__name__)
 
-MIB = 1024 * 1024
-READ_BYTES = 8 * MIB
-# How often the reason of LOADING is told anew; each goes to the log and to the Edge.
-PROGRESS_S = 2.0
-SET_UP_WARN_S = 5.0
-# What `close` waits for a model that is being loaded: it cannot be stopped.
-CLOSE_LIMIT_S = 10.0
 GGUF = b"GGUF"
+RESTART_FIRST_S = 1.0
+RESTART_MOST_S = 30.0
+STEADY_S = 60.0
 
-INSTALL_HINT = "it needs the package xllamacpp: pip install 'iop_fast[llm]'"
-
-
-class Server(Protocol):
-    """What is used of xllamacpp's Server. Calls block and give Python's lock up; a callback that returns True stops."""
-
-    def handle_chat_completions(self, prompt: bytes, callback: Any) -> None: ...
-
-    def handle_completions(self, prompt: bytes, callback: Any) -> None: ...
-
-    def handle_embeddings(self, prompt: bytes) -> bytes: ...
-
-
-class LoadError(Exception):
-    """The model cannot be loaded; the text is for operators."""
-
-
-class LoadStopped(Exception):
-    """The adapter was closed while it loaded."""
+CANCELLED = End(pb.RunEnd.CANCELLED, "cancelled", None)
 
 
 def make_llama_cpp(options: Mapping[str, object], surroundings: Surroundings) -> NormalizedAdapter:
@@ -81,30 +53,39 @@ def make_llama_cpp(options: Mapping[str, object], surroundings: Surroundings) ->
         raise BrokenAdapter(f"{path.name}: {(error.strerror or str(error)).lower()}") from None
     if begins != GGUF:
         raise BrokenAdapter(f"{path.name}: expected a GGUF file")
-    return LlamaCppAdapter(read, surroundings.loop)
+    return LlamaCppAdapter(read, surroundings)
 
 
 class LlamaCppAdapter:
-    """One model."""
+    """One model, and its worker. `_link` is the worker while there is one."""
 
-    def __init__(self, options: LlamaCppOptions, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, options: LlamaCppOptions, surroundings: Surroundings) -> None:
         self._options = options
-        self._loop = loop
-        self._health = Health(loop)
-        self._executor = ThreadPoolExecutor(options.slots, thread_name_prefix="llama_cpp")
-        self._runs: dict[ThreadRun, None] = {}
-        self._server: Server | None = None
-        self._is_closing = Event()
-        self._loaded = loop.create_future()
+        self._environ = surroundings.environ
+        self._loop = surroundings.loop
         self._name = Path(options.path).name
+        self._health = Health(self._loop)
         self._health.loading(f"loading {self._name}")
-        # A daemon: a program that must end does not wait for a model that loads.
-        Thread(target=self._load, name="llama_cpp loader", daemon=True).start()
+        self._numbers = count(1)
+        self._runs: dict[int, WorkerRun] = {}
+        self._link: WorkerLink | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._is_serving = False
+        self._serving_since_s = 0.0
+        self._restart_s = RESTART_FIRST_S
+        self._restart: asyncio.TimerHandle | None = None
+        self._is_over = False  # closed, or broken for ever
+        self._start_worker()
 
     @property
     def health(self) -> Health:
         """See Adapter."""
         return self._health
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The worker's process; None while there is none."""
+        return None if self._link is None else self._link.pid
 
     def run_adapter(self, provider: ProviderPayload) -> RunAdapter:
         """The model answers to any name."""
@@ -112,108 +93,174 @@ class LlamaCppAdapter:
 
     def start(self, task: RunTask, sink: RunSink) -> RunHandle:
         """See RunAdapter. A model that is not there has not seen the request."""
-        server = self._server
-        if server is None:
+        link = self._link
+        if link is None or not self._is_serving:
             return NotLoaded(self._loop, sink, self._health.reason)
-        run = ThreadRun(self._loop, self._executor, partial(do_task, server, task), sink, self._runs.pop)
-        self._runs[run] = None
+        number, request = next(self._numbers), request_of(task)
+        run = self._runs[number] = WorkerRun(link, number, sink, self._runs.pop)
+        link.send({"start": number, "kind": task.kind}, request)
         return run
 
     async def close(self) -> None:
-        """See Adapter. Threads have left when it returns, but for one that loads and does not come to an end."""
+        """See Adapter. The worker has ended when it returns, within the limits of `llama_link`."""
         self._health.close()
-        self._is_closing.set()
-        for run in list(self._runs):
-            run.cancel()
-        await asyncio.wait([self._loaded], timeout=CLOSE_LIMIT_S)
-        held, self._server = [self._server], None
-        await asyncio.to_thread(self._let_go, held)
+        self._is_over = True
+        if self._restart is not None:
+            self._restart.cancel()
+        if self._link is not None:
+            self._link.end()
+            await self._link.ended()
 
-    def _let_go(self, held: list[Server | None]) -> None:
-        """End the threads and then the model (in a thread: both take time)."""
-        self._executor.shutdown()
-        held.clear()
+    # The worker.
 
-    # Loading. Everything below but `_on_loaded` and `_on_broken` is the loader's thread.
-
-    def _load(self) -> None:
-        begin_s = time.monotonic()
+    def _start_worker(self) -> None:
+        self._restart = None
         try:
-            self._read_file()
-            server = self._set_up()
-            self._tell("warming up", "")
-            warm_up(server, self._options.embeddings)
-        except LoadStopped:
-            self._call(self._on_broken, "")
-        except LoadError as error:
-            self._call(self._on_broken, str(error))
-        except Exception as error:  # noqa: BLE001 - whatever a library raises, the provider must be said to be broken
-            log.failure("model_failed", error, model=self._name)
-            self._call(self._on_broken, f"{type(error).__name__}: {error}")
-        else:
-            self._call(self._on_loaded, server, time.monotonic() - begin_s)
-
-    def _read_file(self) -> None:
-        """Read the file once, and say how far it is."""
-        path = Path(self._options.path)
-        told_s = time.monotonic()
-        try:
-            size = path.stat().st_size
-            done = 0
-            with path.open("rb", buffering=0) as file:
-                buffer = memoryview(bytearray(READ_BYTES))
-                while (count := file.readinto(buffer)) > 0:
-                    done += count
-                    self._stop_if_closing()
-                    if time.monotonic() - told_s >= PROGRESS_S:
-                        told_s = time.monotonic()
-                        self._tell("reading", f"{done * 100 // max(size, 1)} % of {size / 1e6:.0f} MB")
+            self._folder = tempfile.TemporaryDirectory(prefix="iop-llama-", ignore_cleanup_errors=True)
+            self._link = WorkerLink(self._loop, self, self._environ, self._name)
         except OSError as error:
-            raise LoadError(f"{self._name}: {(error.strerror or str(error)).lower()}") from None
+            self._drop_folder()
+            self._start_later(f"it cannot be started: {(error.strerror or str(error)).lower()}")
+            return
+        self._link.send({"load": self._options.model_dump(), "folder": self._folder.name})
+        log.info("worker_started", model=self._name, pid=self._link.pid)
 
-    def _set_up(self) -> Server:
-        self._stop_if_closing()
+    def on_frame(self, frame: Frame) -> None:
+        """See llama_link.Listener."""
+        head = frame.head
+        if "run" in head:
+            if (run := self._runs.get(head["run"])) is not None:
+                run.take(frame)
+        elif "loading" in head:
+            self._health.loading(f"loading {self._name}: {head['loading']}")
+        elif "loaded" in head:
+            self._is_serving = True
+            self._serving_since_s = self._loop.time()
+            self._drop_folder()
+            log.info("model_loaded", model=self._name, seconds=head["loaded"])
+            self._health.up()
+        else:
+            self._is_over = True
+            self._health.broken(head["broken"])
+            if self._link is not None:
+                self._link.end()
+
+    def on_gone(self, how: str) -> None:
+        """See llama_link.Listener."""
+        if self._is_serving and self._loop.time() - self._serving_since_s >= STEADY_S:
+            self._restart_s = RESTART_FIRST_S
+        self._link = None
+        self._is_serving = False
+        self._drop_folder()
+        if self._is_over:
+            log.info("worker_ended", model=self._name)
+        else:
+            self._start_later(f"its process {how}")
+        # Last: whoever hears of its run's end finds the adapter as it is.
+        end = CANCELLED if self._is_over else End(pb.RunEnd.UPSTREAM_ERROR, f"the model's process {how}", None)
+        for run in list(self._runs.values()):
+            run.lose(end)
+
+    def _start_later(self, why: str) -> None:
+        delay_s, self._restart_s = self._restart_s, min(self._restart_s * 2, RESTART_MOST_S)
+        log.error("worker_lost", model=self._name, reason=why, runs=len(self._runs), again_s=delay_s)
+        self._health.loading(f"loading {self._name} again in {delay_s:g} s: {why}")
+        self._restart = self._loop.call_later(delay_s, self._start_worker)
+
+    def _drop_folder(self) -> None:
+        """Remove the directory of the library's socket: nobody is to find it."""
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+class WorkerRun:
+    """One run. `on_over` is called with its number just before its end is told."""
+
+    def __init__(self, link: WorkerLink, number: int, sink: RunSink, on_over: Callable[[int], object]) -> None:
+        self._link = link
+        self._number = number
+        self._sink = sink
+        self._on_over = on_over
+        self._kept: deque[Frame] = deque()
+        self._used = 0
+        self._is_paused = False
+        self._is_cancelled = False
+        self._has_ended = False
+        self._is_passing = False
+
+    def pause(self) -> None:
+        """See RunHandle."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """See RunHandle."""
+        self._is_paused = False
+        self._pass_on()
+
+    def cancel(self) -> None:
+        """See RunHandle."""
+        if not self._is_cancelled and not self._has_ended:
+            self._is_cancelled = True
+            self._link.send({"cancel": self._number})
+            self.resume()
+
+    def take(self, frame: Frame) -> None:
+        """Take what the worker says of this run."""
+        self._kept.append(frame)
+        self._pass_on()
+
+    def lose(self, end: End) -> None:
+        """The worker is gone: what it said is passed on, then the end, its own or this one."""
+        self._is_paused = False
+        self._pass_on(may_pause=False)
+        if not self._has_ended:
+            self._end(CANCELLED if self._is_cancelled else end)
+
+    def _pass_on(self, may_pause: bool = True) -> None:
+        if self._is_passing:
+            return  # the sink resumes or cancels in the middle of it
+        self._is_passing = True
         try:
-            import xllamacpp
-        except ImportError as error:
-            raise LoadError(f"{INSTALL_HINT} ({error})") from None
-        self._tell("setting up", "")
-        begin_s = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="iop-llama-") as folder:
-            parameters = parameters_of(xllamacpp.CommonParams(), self._options, f"{folder}/model.sock")
-            try:
-                server: Server = xllamacpp.Server(parameters)
-            except RuntimeError as error:
-                raise LoadError(f"{self._name}: llama.cpp cannot load it: {error}") from None
-        took_s = time.monotonic() - begin_s
-        if took_s > SET_UP_WARN_S:
-            log.warning("model_set_up_slowly", model=self._name, seconds=round(took_s, 1))
-        return server
+            while self._kept and not (self._is_paused and may_pause) and not self._has_ended:
+                frame = self._kept.popleft()
+                self._use(frame.size)
+                self._say(frame)
+        finally:
+            self._is_passing = False
 
-    def _stop_if_closing(self) -> None:
-        if self._is_closing.is_set():
-            raise LoadStopped
+    def _use(self, size: int) -> None:
+        """Count what is passed on, and say so when it is half a window."""
+        self._used += size
+        if self._used >= WINDOW_BYTES // 2:
+            self._link.send({"used": self._number, "bytes": self._used})
+            self._used = 0
 
-    def _tell(self, step: str, how_far: str) -> None:
-        reason = f"loading {self._name}: {step} {how_far}".rstrip()
-        self._call(self._health.loading, reason)
+    def _say(self, frame: Frame) -> None:
+        head = frame.head
+        if "end" in head:
+            status, detail, usage, refusal_status = head["end"]
+            self._end(End(status, detail, None if usage is None else Usage(*usage), refusal_status))
+            return
+        try:
+            if "embedding" in head:
+                if not self._is_cancelled:
+                    self._sink.on_embedding(array("f", frame.tail), head["embedding"])
+                return
+            for name, *arguments in head["said"]:
+                if self._is_cancelled:
+                    return
+                getattr(self._sink, f"on_{name}")(*arguments)
+        except Exception as error:  # noqa: BLE001 - what cannot be said ends this run alone
+            log.failure("run_failed", error)
+            self.cancel()
 
-    def _call(self, callback: Any, *arguments: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed: the program is about to end
-            self._loop.call_soon_threadsafe(callback, *arguments)
-
-    # The event loop's.
-
-    def _on_loaded(self, server: Server, took_s: float) -> None:
-        self._server = server
-        self._loaded.set_result(None)
-        log.info("model_loaded", model=self._name, seconds=round(took_s, 1))
-        self._health.up()
-
-    def _on_broken(self, reason: str) -> None:
-        self._loaded.set_result(None)
-        if reason:
-            self._health.broken(reason)
+    def _end(self, end: End) -> None:
+        self._has_ended = True
+        self._kept.clear()
+        self._on_over(self._number)
+        is_cancelled = self._is_cancelled and end.status == pb.RunEnd.OK
+        self._sink.on_end(CANCELLED if is_cancelled else end)
 
 
 class NotLoaded:
@@ -231,64 +278,3 @@ class NotLoaded:
 
     def cancel(self) -> None:
         """The end is on its way."""
-
-
-def parameters_of(parameters: Any, options: LlamaCppOptions, socket: str) -> Any:
-    """Fill xllamacpp's CommonParams."""
-    parameters.model.path = options.path
-    parameters.n_parallel = options.slots
-    parameters.n_ctx = options.slots * options.context_tokens
-    parameters.n_batch = options.batch_tokens
-    parameters.n_ubatch = min(options.batch_tokens, parameters.n_ubatch)
-    parameters.n_gpu_layers = options.gpu_layers
-    if options.threads:
-        parameters.cpuparams.n_threads = options.threads
-        parameters.cpuparams_batch.n_threads = options.threads
-    parameters.embedding = options.embeddings
-    parameters.warmup = False  # done by `warm_up`, which gives Python's lock up
-    parameters.verbosity = 0
-    parameters.hostnames = [socket]
-    return parameters
-
-
-def warm_up(server: Server, makes_embeddings: bool) -> None:
-    """Have one token made, or one embedding."""
-    if makes_embeddings:
-        server.handle_embeddings(b'{"input":"a"}')
-    else:
-        server.handle_completions(b'{"prompt":"a","max_tokens":1,"stream":true}', lambda chunk: None)
-
-
-def do_task(server: Server, task: RunTask, teller: Teller) -> End:
-    """Do one task, in a worker's thread."""
-    answer = Answer(task, teller)
-    failures: list[Exception] = []
-
-    def take(chunk: bytes) -> bool:
-        """Take a chunk; True stops the model. Nothing is raised into it."""
-        try:
-            answer.take(chunk)
-        except (Cancelled, Refused):
-            return True
-        except Exception as error:  # noqa: BLE001 - raised again when the model has stopped
-            failures.append(error)
-            return True
-        return teller.is_cancelled
-
-    request = request_of(task)
-    try:
-        if task.kind == pb.RunRequest.EMBEDDING:
-            answer.take_embeddings(server.handle_embeddings(request))
-        elif task.kind == pb.RunRequest.COMPLETION:
-            server.handle_completions(request, take)
-        else:
-            server.handle_chat_completions(request, take)
-    except Refused:
-        pass  # said by the answer's end
-    except ValueError as error:
-        answer.refuse(400, str(error))
-    except RuntimeError as error:
-        answer.refuse(500, str(error))
-    if failures:
-        raise failures[0]
-    return answer.end()

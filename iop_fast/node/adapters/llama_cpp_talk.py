@@ -65,10 +65,10 @@ def part_of(part: TaskPart) -> dict[str, Any]:
 
 
 class Answer:
-    """What comes of one task. Fed with the model's chunks in a worker's thread; tells the teller."""
+    """What comes of one task of a kind. Fed with the model's chunks in the task's thread; tells the teller."""
 
-    def __init__(self, task: RunTask, teller: Teller) -> None:
-        self._is_chat = task.kind == pb.RunRequest.CHAT
+    def __init__(self, kind: int, teller: Teller) -> None:
+        self._is_chat = kind == pb.RunRequest.CHAT
         self._teller = teller
         self._has_said = False
         self._refusal: End | None = None

@@ -118,7 +118,7 @@ def request_for(call: Call, piece: bytes, task: RunTask, provider_id: str) -> Tu
         provider_id=provider_id,
         method=b"POST",
         path=call.path,
-        headers=FIELDS,
+        headers=(*FIELDS, (b"traceparent", task.traceparent.encode())) if task.traceparent else FIELDS,
         body=piece,
         body_complete=not call.images,
         body_length=call.body_bytes,

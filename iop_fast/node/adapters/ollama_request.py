@@ -227,8 +227,11 @@ def tools_of(parameters: Mapping[str, Any]) -> list[Any]:
     Ollama cannot be made to call one: with a named tool, or a list of allowed ones, it is offered no other.
     """
     tools = parameters.get("tools", [])
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise TaskError("tools: expected a list of objects")
+    if not isinstance(tools, list):
+        raise TaskError(f"tools: expected a list, got {type(tools).__name__}")
+    for at, tool in enumerate(tools):
+        if not name_of(tool):
+            raise TaskError(f"tools[{at}]: expected a function with a name, Ollama takes no other tools")
     choice = parameters.get("tool_choice", "auto")
     if choice == "none":
         return []

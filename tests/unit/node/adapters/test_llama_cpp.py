@@ -1,351 +1,245 @@
-"""The life of a model in the Node: loading, serving in threads, freeing slots, ending. The library is a fake."""
+"""The Node's side of a model in a worker: files that cannot be models, runs, and what a worker leaves behind."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import sys
-import threading
-import types
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from array import array
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
 
 from iop_fast.config.schema.node import NodeLimits
-from iop_fast.node.adapters import BrokenAdapter, Surroundings
-from iop_fast.node.adapters.llama_cpp import LlamaCppAdapter, make_llama_cpp
+from iop_fast.node.adapters import BrokenAdapter, Surroundings, llama_link
+from iop_fast.node.adapters.llama_channel import WINDOW_BYTES, Frame
+from iop_fast.node.adapters.llama_cpp import LlamaCppAdapter, NotLoaded, WorkerRun, make_llama_cpp
+from iop_fast.node.adapters.llama_link import LAST_LINE_CHARACTERS, SaidLines, ended_how, reduced
 from iop_fast.node.health import State
-from iop_fast.seams import End, RunHandle, RunTask, Usage
+from iop_fast.seams import End, RunText, Usage
 from iop_fast.wire import runtime_pb2 as pb
-from tests.integration.node_bench import until
-from tests.unit.node.adapters.run_sink import RecordingRunSink, chat, completion, embedding
-from tests.unit.node.worlds import provider
+from tests.unit.edge.worlds import VirtualLoop
+from tests.unit.node.adapters.run_sink import RecordingRunSink
 
-LIMIT_S = 10.0
-
-
-def chunk(**fields: Any) -> bytes:
-    return json.dumps(fields).encode()
-
-
-class FakeLibrary:
-    """Stands for xllamacpp: a Server whose calls block in the caller's thread and call back from there.
-
-    A chat is answered word by word with its last message; before each word the fake waits for `may_speak`.
-    """
-
-    def __init__(self) -> None:
-        self.may_load = Event()
-        self.may_load.set()
-        self.may_speak = Event()
-        self.may_speak.set()
-        self.load_error = ""
-        self.speaking = 0
-        self.most_speaking = 0
-        self.parameters: Any = None
-        self.socket_folder_mode = 0
-        self.servers = 0
-        self.fails: Exception | None = None
-        self.lock = threading.Lock()
-        fake = self
-
-        class CommonParams:
-            def __init__(self) -> None:
-                self.model = types.SimpleNamespace(path="")
-                self.cpuparams = types.SimpleNamespace(n_threads=-1)
-                self.cpuparams_batch = types.SimpleNamespace(n_threads=-1)
-                self.n_ubatch = 512
-
-        class Server:
-            def __init__(self, parameters: Any) -> None:
-                assert fake.may_load.wait(LIMIT_S)
-                if fake.load_error:
-                    raise RuntimeError(fake.load_error)
-                fake.parameters = parameters
-                fake.socket_folder_mode = os.stat(os.path.dirname(parameters.hostnames[0])).st_mode & 0o777
-                fake.servers += 1
-
-            def __del__(self) -> None:
-                if fake.parameters is not None:
-                    fake.servers -= 1
-
-            def handle_chat_completions(self, prompt: bytes, callback: Any) -> None:
-                asked = json.loads(prompt)
-                fake.speak(asked["messages"][-1]["content"].split(), callback, "delta")
-
-            def handle_completions(self, prompt: bytes, callback: Any) -> None:
-                fake.speak(json.loads(prompt)["prompt"].split(), callback, "text")
-
-            def handle_embeddings(self, prompt: bytes) -> bytes:
-                return chunk(data=[{"index": 0, "embedding": [0.5]}], usage={"prompt_tokens": 1})
-
-        self.module = types.ModuleType("xllamacpp")
-        self.module.CommonParams = CommonParams  # type: ignore[attr-defined]
-        self.module.Server = Server  # type: ignore[attr-defined]
-
-    def speak(self, words: list[str], callback: Any, kind: str) -> None:
-        with self.lock:
-            self.speaking += 1
-            self.most_speaking = max(self.most_speaking, self.speaking)
-        try:
-            if self.fails is not None:
-                raise self.fails
-            for word in [*words, None]:
-                assert self.may_speak.wait(LIMIT_S)
-                said: Any = "" if word is None else word
-                choice: dict[str, Any] = {"index": 0, "finish_reason": None if word else "stop"}
-                choice |= {"delta": {"content": said}} if kind == "delta" else {"text": said}
-                if callback(chunk(choices=[choice])):
-                    return
-            callback(chunk(choices=[], usage={"prompt_tokens": 1, "completion_tokens": len(words)}))
-        finally:
-            with self.lock:
-                self.speaking -= 1
+LOST = End(pb.RunEnd.UPSTREAM_ERROR, "the worker died", None)
 
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
-    fake = FakeLibrary()
-    monkeypatch.setitem(sys.modules, "xllamacpp", fake.module)
-    return fake
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    path = tmp_path / "small.gguf"
-    path.write_bytes(b"GGUF" + bytes(1000))
-    return path
-
-
-def make(path: Path, **options: Any) -> LlamaCppAdapter:
-    around = Surroundings(asyncio.get_running_loop(), {}, {}, NodeLimits())
-    made = make_llama_cpp({"path": str(path)} | options, around)
-    assert isinstance(made, LlamaCppAdapter)
-    return made
-
-
-@asynccontextmanager
-async def loaded(path: Path, **options: Any) -> AsyncIterator[LlamaCppAdapter]:
-    made = make(path, **options)
-    try:
-        await until(lambda: made.health.state is State.UP, "it")
+def loop() -> Iterator[VirtualLoop]:
+    with VirtualLoop() as made:
         yield made
-    finally:
-        await made.close()
-
-
-def start(made: LlamaCppAdapter, task: RunTask) -> tuple[RunHandle, RecordingRunSink]:
-    sink = RecordingRunSink()
-    return made.run_adapter(provider()).start(task, sink), sink
-
-
-async def end_of(sink: RecordingRunSink) -> End:
-    await until(lambda: sink.end is not None, "it")
-    assert sink.end is not None
-    return sink.end
-
-
-def test_a_model_loads_serves_and_ends(library: FakeLibrary, model: Path) -> None:
-    async def run() -> None:
-        async with loaded(model, slots=2, context_tokens=100, threads=3, gpu_layers=5, batch_tokens=64) as made:
-            _, sink = start(made, chat("hello there"))
-            assert await end_of(sink) == End(pb.RunEnd.OK, "", Usage(1, 2, 0))
-            assert (sink.text(), sink.finished) == ("hellothere", {0: "stop"})
-            _, sink = start(made, completion("once"))
-            assert (await end_of(sink)).status == pb.RunEnd.OK
-            assert sink.text() == "once"
-            _, sink = start(made, embedding("a"))
-            assert await end_of(sink) == End(pb.RunEnd.OK, "", Usage(1, 0, 0))
-            assert sink.embeddings == {0: [0.5]}
-            given = library.parameters
-            assert (given.n_parallel, given.n_ctx, given.n_batch, given.n_ubatch) == (2, 200, 64, 64)
-            assert (given.n_gpu_layers, given.cpuparams.n_threads, given.embedding) == (5, 3, False)
-            assert library.socket_folder_mode == 0o700
-            assert not Path(given.hostnames[0]).parent.exists()
-        assert library.servers == 0
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("llama_cpp")]
-
-    asyncio.run(run())
-
-
-def test_it_is_loading_until_the_model_serves(library: FakeLibrary, model: Path) -> None:
-    async def run() -> None:
-        library.may_load.clear()
-        made = make(model)
-        reasons: list[str] = []
-        made.health.on_change = lambda: reasons.append(made.health.reason)
-        assert made.health.state is State.LOADING
-        _, sink = start(made, chat("x"))
-        end = await end_of(sink)
-        assert (end.status, end.detail.startswith("loading small.gguf")) == (pb.RunEnd.CONNECT_FAILED, True)
-        await until(lambda: "loading small.gguf: setting up" in reasons, "it")
-        library.may_load.set()
-        await until(lambda: made.health.state is State.UP, "it")
-        assert reasons[-2:] == ["loading small.gguf: warming up", ""]
-        await made.close()
-
-    asyncio.run(run())
-
-
-def test_the_reason_says_how_much_of_the_file_is_read(
-    library: FakeLibrary, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("iop_fast.node.adapters.llama_cpp.PROGRESS_S", 0)
-    monkeypatch.setattr("iop_fast.node.adapters.llama_cpp.READ_BYTES", 251)
-
-    async def run() -> None:
-        made = make(model)
-        reasons: list[str] = []
-        made.health.on_change = lambda: reasons.append(made.health.reason)
-        await until(lambda: made.health.state is State.UP, "it")
-        read = [reason for reason in reasons if "reading" in reason]
-        assert read == [f"loading small.gguf: reading {percent} % of 0 MB" for percent in (25, 50, 75, 100)]
-        await made.close()
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [(None, "absent.gguf: no such file or directory"), (b"PK\x03\x04", "absent.gguf: expected a GGUF file")],
 )
-def test_a_file_that_cannot_be_a_model_is_broken_at_once(tmp_path: Path, content: bytes | None, expected: str) -> None:
+def test_a_file_that_cannot_be_a_model_is_broken_at_once(
+    loop: VirtualLoop, tmp_path: Path, content: bytes | None, expected: str
+) -> None:
     path = tmp_path / "absent.gguf"
     if content is not None:
         path.write_bytes(content)
-
-    async def run() -> None:
-        with pytest.raises(BrokenAdapter) as caught:
-            make(path)
-        assert str(caught.value) == expected
-
-    asyncio.run(run())
+    with pytest.raises(BrokenAdapter) as caught:
+        make_llama_cpp({"path": str(path)}, Surroundings(loop, {}, {}, NodeLimits()))
+    assert str(caught.value) == expected
 
 
-def test_a_model_that_does_not_load_is_broken_with_the_reason(library: FakeLibrary, model: Path) -> None:
-    async def run() -> None:
-        library.load_error = "unknown architecture"
-        made = make(model)
-        await until(lambda: made.health.state is State.BROKEN, "it")
-        assert made.health.reason == "small.gguf: llama.cpp cannot load it: unknown architecture"
-        _, sink = start(made, chat("x"))
-        assert (await end_of(sink)).status == pb.RunEnd.CONNECT_FAILED
-        await made.close()
-
-    asyncio.run(run())
-
-
-def test_without_the_package_it_is_broken_and_says_what_to_install(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_cannot_be_started_is_tried_again_ever_more_seldom(
+    loop: VirtualLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    attempts: list[float] = []
 
-    async def run() -> None:
-        made = make(model)
-        await until(lambda: made.health.state is State.BROKEN, "it")
-        assert "pip install 'iop_fast[llm]'" in made.health.reason
-        await made.close()
+    def started(environ: Mapping[str, str]) -> Any:
+        attempts.append(loop.time())
+        raise OSError(24, "Too many open files")
 
-    asyncio.run(run())
-
-
-def test_more_runs_than_slots_wait_and_a_waiting_one_is_cancelled_at_once(library: FakeLibrary, model: Path) -> None:
-    async def run() -> None:
-        async with loaded(model, slots=2) as made:
-            library.may_speak.clear()
-            started = [start(made, chat("a b")) for _ in range(4)]
-            await until(lambda: library.speaking == 2, "it")
-            started[3][0].cancel()
-            assert (await end_of(started[3][1])).status == pb.RunEnd.CANCELLED
-            library.may_speak.set()
-            for _, sink in started[:3]:
-                assert (await end_of(sink)).status == pb.RunEnd.OK
-            assert library.most_speaking == 2
-
-    asyncio.run(run())
+    monkeypatch.setattr(llama_link, "started", started)
+    path = tmp_path / "small.gguf"
+    path.write_bytes(b"GGUF")
+    made = make_llama_cpp({"path": str(path)}, Surroundings(loop, {}, {}, NodeLimits()))
+    assert isinstance(made, LlamaCppAdapter)
+    expected = "loading small.gguf again in 1 s: it cannot be started: too many open files"
+    assert (made.health.state, made.health.reason) == (State.LOADING, expected)
+    loop.run_for(100)
+    gaps = [round(after - before) for before, after in pairwise(attempts)]
+    assert gaps == [1, 2, 4, 8, 16, 30, 30]
+    loop.run_until_complete(loop.create_task(made.close()))
+    loop.run_for(100)
+    assert len(attempts) == 8
 
 
-def test_a_cancelled_run_stops_the_model_and_frees_its_slot(library: FakeLibrary, model: Path) -> None:
-    async def run() -> None:
-        async with loaded(model, slots=1) as made:
-            library.may_speak.clear()
-            handle, sink = start(made, chat("word " * 1000))
-            await until(lambda: library.speaking == 1, "it")
-            handle.cancel()
-            library.may_speak.set()
-            assert (await end_of(sink)).status == pb.RunEnd.CANCELLED
-            assert len(sink.said) < 1000
-            assert library.speaking == 0, "the end is told when the slot is free"
-            _, sink = start(made, chat("next"))
-            assert (await end_of(sink)).status == pb.RunEnd.OK
-
-    asyncio.run(run())
+def test_a_model_that_is_not_there_has_not_seen_the_request(loop: VirtualLoop) -> None:
+    sink = RecordingRunSink()
+    run = NotLoaded(loop, sink, "")
+    run.pause()
+    run.resume()
+    run.cancel()
+    loop.run_for(1)
+    assert sink.end == End(pb.RunEnd.CONNECT_FAILED, "the model is closed", None)
 
 
-@pytest.mark.parametrize(("error", "status"), [(ValueError("no such grammar"), 400), (RuntimeError("no images"), 500)])
-def test_what_the_library_raises_refuses_the_task(
-    library: FakeLibrary, model: Path, error: Exception, status: int
-) -> None:
-    async def run() -> None:
-        async with loaded(model) as made:
-            library.fails = error
-            _, sink = start(made, chat("x"))
-            assert await end_of(sink) == End(pb.RunEnd.REFUSED, str(error), None, status)
+class Link:
+    """A WorkerLink that writes down what it is told to send."""
 
-    asyncio.run(run())
+    def __init__(self) -> None:
+        self.sent: list[Mapping[str, Any]] = []
+
+    def send(self, head: Mapping[str, Any], tail: bytes = b"") -> None:
+        self.sent.append(head)
 
 
-def test_a_chunk_that_nobody_understands_ends_its_run_alone(library: FakeLibrary, model: Path) -> None:
-    async def run() -> None:
-        async with loaded(model) as made:
-            library.module.Server.handle_chat_completions = lambda self, prompt, callback: (
-                callback(b"{") and callback(b"{}")
-            )
-            _, sink = start(made, chat("x"))
-            assert (await end_of(sink)).status == pb.RunEnd.INTERNAL
+class Bench:
+    def __init__(self, sink: RecordingRunSink | None = None) -> None:
+        self.link = Link()
+        self.sink = RecordingRunSink() if sink is None else sink
+        self.over: list[int] = []
+        self.run = WorkerRun(self.link, 7, self.sink, self.over.append)  # type: ignore[arg-type]
 
-    asyncio.run(run())
+    def say(self, *events: list[Any], size: int = 100) -> None:
+        self.run.take(Frame({"run": 7, "said": events}, b"", size))
 
-
-def test_closing_stops_what_runs_and_what_loads(library: FakeLibrary, model: Path) -> None:
-    async def run() -> None:
-        async with loaded(model) as made:
-            library.may_speak.clear()
-            _, sink = start(made, chat("a b c"))
-            await until(lambda: library.speaking == 1, "it")
-            closing = asyncio.create_task(made.close())
-            await asyncio.sleep(0)
-            library.may_speak.set()
-            await closing
-            assert sink.end is None or sink.end.status == pb.RunEnd.CANCELLED
-            assert library.servers == 0
-
-        library.may_load.clear()
-        made = make(model)
-        await until(lambda: made.health.reason.endswith("setting up"), "it")
-        closing = asyncio.create_task(made.close())
-        await asyncio.sleep(0)
-        library.may_load.set()
-        await closing
-        assert library.servers == 0
-
-    asyncio.run(run())
+    def end(self, status: int = pb.RunEnd.OK) -> None:
+        self.run.take(Frame({"run": 7, "end": [status, "", [1, 2, 3], 0]}, b"", 100))
 
 
-def test_a_model_that_loads_for_ever_does_not_hold_its_adapter(
-    library: FakeLibrary, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("iop_fast.node.adapters.llama_cpp.CLOSE_LIMIT_S", 0.01)
+def test_events_are_passed_on_as_they_were_said() -> None:
+    at = Bench()
+    at.say(["taken"], ["reasoning", "hm", 1], ["text", "a", 0])
+    at.say(["tool_call", 0, "c1", "look", "{}", 2])
+    at.run.take(Frame({"run": 7, "embedding": 3}, array("f", [0.5, 2]).tobytes(), 100))
+    at.say(["finish", "stop", 0])
+    at.end()
+    assert at.sink.is_taken
+    assert at.sink.said[:2] == [("reasoning", "hm", 1), RunText("a", 0)]
+    assert at.sink.calls(2) == [("look", "{}")]
+    assert at.sink.embeddings == {3: [0.5, 2.0]}
+    assert at.sink.finished == {0: "stop"}
+    assert at.sink.end == End(pb.RunEnd.OK, "", Usage(1, 2, 3))
+    assert at.over == [7]
+    at.run.cancel()
+    assert at.link.sent == [], "a run that is over is not cancelled"
 
-    async def run() -> None:
-        library.may_load.clear()
-        made = make(model)
-        await made.close()
-        library.may_load.set()
 
-    asyncio.run(run())
+def test_what_is_said_while_it_is_paused_is_kept_and_not_used() -> None:
+    at = Bench()
+    at.run.pause()
+    at.say(["text", "a", 0], size=WINDOW_BYTES)
+    at.end()
+    assert (at.sink.said, at.sink.end, at.link.sent) == ([], None, [])
+    at.run.resume()
+    assert at.sink.text() == "a"
+    assert at.sink.end is not None
+    assert at.link.sent == [{"used": 7, "bytes": WINDOW_BYTES}]
+
+
+def test_what_is_used_is_said_by_half_windows() -> None:
+    at = Bench()
+    for _ in range(5):
+        at.say(["text", "a", 0], size=WINDOW_BYTES // 4)
+    assert at.link.sent == [{"used": 7, "bytes": WINDOW_BYTES // 2}] * 2
+
+
+class Pausing(RecordingRunSink):
+    """Pauses its run at each text, as the relay does when a window is used up."""
+
+    bench: Bench
+
+    def on_text(self, text: str, index: int = 0) -> None:
+        super().on_text(text, index)
+        self.bench.run.pause()
+
+
+def test_a_sink_may_pause_and_resume_while_it_is_told() -> None:
+    sink = Pausing()
+    sink.bench = at = Bench(sink)
+    at.run.pause()
+    for text in "abc":
+        at.say(["text", text, 0])
+    for expected in ("a", "ab", "abc"):
+        at.run.resume()
+        assert sink.text() == expected
+
+
+def test_a_cancelled_run_says_nothing_more_and_is_confirmed_by_the_worker() -> None:
+    at = Bench()
+    at.run.pause()
+    at.say(["text", "a", 0])
+    at.run.cancel()
+    at.run.cancel()
+    at.say(["text", "b", 0])
+    at.run.take(Frame({"run": 7, "embedding": 0}, b"", 100))
+    assert (at.sink.said, at.sink.embeddings, at.sink.end) == ([], {}, None)
+    assert at.link.sent == [{"cancel": 7}]
+    at.end()
+    assert at.sink.end == End(pb.RunEnd.CANCELLED, "cancelled", None)
+
+
+def test_a_lost_worker_s_words_are_passed_on_before_the_end() -> None:
+    at = Bench()
+    at.run.pause()
+    at.say(["text", "a", 0])
+    at.run.lose(LOST)
+    assert (at.sink.text(), at.sink.end, at.over) == ("a", LOST, [7])
+    at = Bench()
+    at.run.pause()
+    at.end()
+    at.run.lose(LOST)
+    assert at.sink.end == End(pb.RunEnd.OK, "", Usage(1, 2, 3))
+    at = Bench()
+    at.run.cancel()
+    at.run.lose(LOST)
+    assert at.sink.end == End(pb.RunEnd.CANCELLED, "cancelled", None)
+
+
+class Refusing(RecordingRunSink):
+    def on_text(self, text: str, index: int = 0) -> None:
+        raise ValueError("what no event holds")
+
+
+def test_what_cannot_be_said_cancels_its_run() -> None:
+    at = Bench(Refusing())
+    at.say(["text", "a", 0], ["finish", "stop", 0])
+    assert at.link.sent == [{"cancel": 7}]
+    assert at.sink.finished == {}
+
+
+def test_a_worker_gets_what_computing_needs_of_the_environment() -> None:
+    given = {
+        "PATH": "/bin",
+        "PYTHONPATH": "/lib",
+        "CUDA_VISIBLE_DEVICES": "1",
+        "OPENAI_API_KEY": "secret",
+        "IOP_NODE_TOKEN": "secret",
+        "NOTIFY_SOCKET": "/run/notify",
+    }
+    kept = {"PATH": "/bin", "PYTHONPATH": "/lib", "CUDA_VISIBLE_DEVICES": "1"}
+    assert reduced(given) == kept | {"GGML_NO_BACKTRACE": "1"}
+    assert reduced({"GGML_NO_BACKTRACE": "0"}) == {"GGML_NO_BACKTRACE": "0"}
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(3, "exited with code 3"), (-6, "ended by SIGABRT"), (-50, "ended by signal 50")],
+)
+def test_how_a_worker_ended_is_said(code: int, expected: str) -> None:
+    assert ended_how(code) == expected
+
+
+def test_lines_of_a_worker_are_logged_within_bounds(loop: VirtualLoop, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "iop_fast")
+    lines = SaidLines(loop, "small.gguf")
+    assert lines.last() == ""
+    lines.feed(b"one\n\ntw")
+    lines.feed(b"o\nthree \xff")
+    assert lines.last() == "three \ufffd"
+    lines.feed(b"\n" + b"more\n" * 100 + b"x" * 10_000)
+    assert lines.last() == "x" * LAST_LINE_CHARACTERS
+    lines.feed(b"y\n")
+    logged = [record.fields["line"] for record in caplog.records]  # type: ignore[attr-defined]
+    assert logged == ["one", "two", "three \ufffd", *["more"] * 17]
+    caplog.clear()
+    loop.run_for(10)
+    lines.feed(b"again\n")
+    assert [record.getMessage() for record in caplog.records] == ["worker_lines_left_out", "worker_said"]
+    assert caplog.records[0].fields["lines"] == 84  # type: ignore[attr-defined]

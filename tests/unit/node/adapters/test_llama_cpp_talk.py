@@ -11,7 +11,7 @@ import pytest
 from iop_fast.node.adapters.llama_cpp_talk import Answer, Refused, request_of
 from iop_fast.seams import End, RunTask, RunText, RunToolCall, TaskMessage, TaskPart, Usage
 from iop_fast.wire import runtime_pb2 as pb
-from tests.unit.node.adapters.run_sink import RecordingRunSink, chat, completion, embedding, message
+from tests.unit.node.adapters.run_sink import CHAT, EMBEDDING, RecordingRunSink, chat, completion, embedding, message
 
 STREAM = {"stream": True, "stream_options": {"include_usage": True}, "return_progress": True}
 
@@ -31,7 +31,7 @@ class DirectTeller:
 
 def answer_of(task: RunTask, *chunks: Any) -> tuple[RecordingRunSink, End]:
     teller = DirectTeller()
-    answer = Answer(task, teller)  # type: ignore[arg-type]
+    answer = Answer(task.kind, teller)  # type: ignore[arg-type]
     for chunk in chunks:
         try:
             answer.take(json.dumps(chunk).encode())
@@ -140,7 +140,7 @@ def test_a_completion_s_chunks_become_events_and_its_usage_is_added_up() -> None
 
 def test_embeddings_are_told_with_their_index() -> None:
     teller = DirectTeller()
-    answer = Answer(embedding("a", "b"), teller)  # type: ignore[arg-type]
+    answer = Answer(EMBEDDING, teller)  # type: ignore[arg-type]
     data = [{"index": 1, "embedding": [0.5]}, {"index": 0, "embedding": [1, 2]}]
     answer.take_embeddings(json.dumps({"data": data, "usage": {"prompt_tokens": 2}}).encode())
     assert teller.sink.embeddings == {0: [1, 2], 1: [0.5]}
@@ -173,7 +173,7 @@ def test_an_answer_without_a_finish_is_not_whole() -> None:
 
 def test_a_cancelled_answer_is_cancelled_whatever_came() -> None:
     teller = DirectTeller()
-    answer = Answer(chat("x"), teller)  # type: ignore[arg-type]
+    answer = Answer(CHAT, teller)  # type: ignore[arg-type]
     answer.take(json.dumps(delta(content="Hel", finish="stop")).encode())
     teller.is_cancelled = True
     assert answer.end().status == pb.RunEnd.CANCELLED
