@@ -178,7 +178,8 @@ class TunnelRequest(NamedTuple):
 class RunOpening(NamedTuple):
     """Opening of a normalized run, as `RunRequest` in proto/iop/runtime.proto; `kind` is a value of its `Kind`.
 
-    `body` is the first piece of a serialized `RunInput` of `body_length` bytes.
+    `body` is the first piece of a serialized `RunInput` of `body_length` bytes. `traceparent` is that of W3C's Trace
+    Context, empty where the Edge makes no spans; a tunnel has it among its headers.
     """
 
     provider_id: str
@@ -188,6 +189,7 @@ class RunOpening(NamedTuple):
     body: bytes
     body_complete: bool
     body_length: int
+    traceparent: bytes = b""
 
 
 class RunText(NamedTuple):
@@ -342,7 +344,8 @@ class RunTask(NamedTuple):
 
     `kind` is a value of `RunRequest.Kind`. A chat has `messages`, a completion has its prompts and an embedding its
     texts in `inputs`. `parameters` are the generation parameters, tools, tool choice and response format, names and
-    values as the OpenAI API spells them.
+    values as the OpenAI API spells them. `traceparent` is that of W3C's Trace Context, for the provider; empty while
+    nobody makes spans.
     """
 
     model: str
@@ -351,6 +354,7 @@ class RunTask(NamedTuple):
     messages: Sequence[TaskMessage]
     inputs: Sequence[str]
     parameters: Mapping[str, Any]
+    traceparent: str = ""
 
 
 class RunHandle(Protocol):

@@ -286,7 +286,7 @@ cdef object read_run_request(Cursor at, Cursor end):
     cdef Cursor start = NULL
     cdef str provider_id = "", model = ""
     cdef int32_t kind = 0
-    cdef bytes body = b""
+    cdef bytes body = b"", traceparent = b""
     cdef bint stream = False, complete = False
     cdef uint64_t body_length = 0
     while at < end:
@@ -316,11 +316,15 @@ cdef object read_run_request(Cursor at, Cursor end):
             at = read_span(at, end, &start)
             if at != NULL:
                 body = octets(start, at)
+        elif tag == (11 << 3 | SPAN):
+            at = read_span(at, end, &start)
+            if at != NULL:
+                traceparent = octets(start, at)
         else:
             at = skip_field(at, end, tag, 0)
         if at == NULL:
             raise malformed("RunRequest")
-    return new_tuple(RunOpening, (provider_id, model, kind, stream, body, complete, body_length))
+    return new_tuple(RunOpening, (provider_id, model, kind, stream, body, complete, body_length, traceparent))
 
 
 cdef tuple read_request_body(Cursor at, Cursor end):

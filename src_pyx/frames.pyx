@@ -218,6 +218,7 @@ def encode_run_request(uint64_t run_id, opening not None):
     cdef bint stream = <object>PyTuple_GET_ITEM(opening, 3)
     cdef bint complete = <object>PyTuple_GET_ITEM(opening, 5)
     cdef uint64_t body_length = <object>PyTuple_GET_ITEM(opening, 6)
+    cdef object traceparent = <object>PyTuple_GET_ITEM(opening, 7)
     cdef Py_ssize_t provider_size, model_size
     cdef const char *provider = PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(opening, 0), &provider_size)
     cdef const char *model = PyUnicode_AsUTF8AndSize(<object>PyTuple_GET_ITEM(opening, 1), &model_size)
@@ -235,6 +236,7 @@ def encode_run_request(uint64_t run_id, opening not None):
             + bytes_field_size(body.len)
             + number_field_size(complete)
             + number_field_size(body_length)
+            + bytes_field_size(size_of_octets(traceparent))
         )
         entry = new_entry(run_id, RUN_REQUEST, size, &at)
         at = put_bytes_field(at, 1, provider, provider_size)
@@ -243,7 +245,8 @@ def encode_run_request(uint64_t run_id, opening not None):
         at = put_number_field(at, 6, stream)
         at = put_bytes_field(at, 8, body.buf, body.len)
         at = put_number_field(at, 9, complete)
-        put_number_field(at, 10, body_length)
+        at = put_number_field(at, 10, body_length)
+        put_octets(at, 11, traceparent)
         return entry
     finally:
         PyBuffer_Release(&body)

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from iop_fast.config.cli_rules import check_cli_profiles
 from iop_fast.config.rules import once
 from iop_fast.config.schema.native import BUILT_IN_OPTIONS
+from iop_fast.config.tracing_rules import check_tracing
 from iop_fast.config.transport_rules import check_plaintext, check_silence
 from iop_fast.config.tree import MapNode, Remark
 from iop_fast.config.verdict import remarks_of
@@ -28,6 +29,7 @@ def check_node(root: MapNode) -> list[Remark]:
         *_check_native_models(top),
         *_check_limits(top),
         *_check_encryption(top),
+        *check_tracing(root),
     ]
 
 

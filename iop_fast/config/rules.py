@@ -14,6 +14,7 @@ from iop_fast.config.adapter_options import READERS, read_option
 from iop_fast.config.context_rules import check_long_context
 from iop_fast.config.legacy import check_concurrency, check_legacy
 from iop_fast.config.schema.fleet import ADAPTER_OF_TYPE, NORMALIZED_ABILITIES, OPENAI_COMPAT, Ability
+from iop_fast.config.tracing_rules import check_tracing
 from iop_fast.config.transport_rules import check_encryption, check_link, check_listeners
 from iop_fast.config.tree import Known, ListNode, MapNode, Remark
 from iop_fast.config.view import Spot, spots, text, truth
@@ -292,6 +293,7 @@ RULES: tuple[Callable[[MapNode], list[Remark]], ...] = (
     check_listeners,
     check_encryption,
     check_link,
+    check_tracing,
     check_legacy,
     check_concurrency,
 )

@@ -58,9 +58,12 @@ from iop_fast.edge.state import EdgeState
 from iop_fast.edge.status import Sources, edge_status
 from iop_fast.edge.status_line import status_line
 from iop_fast.edge.tls import CertificateWatch, check_pair, http_context
+from iop_fast.edge.traces import RequestTraces
 from iop_fast.edge.views_http import add_views
 from iop_fast.errors import ConfigError
 from iop_fast.notify import ServiceManager
+from iop_fast.tracing.context import Sampler
+from iop_fast.tracing.program import open_export, unix_ns
 from iop_fast.wire import streams
 from iop_fast.wire.credentials import ServerIdentity
 
@@ -100,6 +103,7 @@ class Edge:
         self.links = Links(LinkLimits.of(config.edge.link))
         self.gate = Gate(runtime.plan(self.links.is_reported_up), self._clock, self._loop)
         seeded = Random(SystemRandom().getrandbits(128)) if random is None else random
+        self._random = seeded
         self.state = EdgeState(runtime, self.gate, self.links, self._clock, seeded)
         self.readiness = Readiness(self.state, self.links, self._clock)
         self._registrar = Registrar(self.state, self.links, self._loop)
@@ -186,6 +190,7 @@ class Edge:
             stack.callback(self._lag.stop)
             try:
                 open_books(self.state.books, config, self._ticker, stack)
+                self._start_tracing(config, stack)
                 await self._start_link(config, stack)
                 await self._start_sites(config, stack)
                 await self._start_front(config, stack)
@@ -204,6 +209,13 @@ class Edge:
             revision=self.state.runtime.revision,
             file_sha256=self._loaded.sha256,
         )
+
+    def _start_tracing(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
+        export = open_export(config.tracing, "iop-edge", config.edge.id, stack)
+        if export is not None:
+            scheme = "http" if config.openai.tls is None else "https"
+            sampler = Sampler(config.tracing.sample_ratio, self._random)
+            self.state.books.traces = RequestTraces(export, sampler, scheme, unix_ns)
 
     async def _start_link(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
         credentials = None

@@ -11,7 +11,7 @@ cdef class Books:
     cdef object _render
     cdef public LineWriter access, usage_log
     cdef public dict counters
-    cdef public object meters
+    cdef public object meters, traces
     cdef public UsageBook usage
 
     cpdef count(self, str name)
@@ -19,4 +19,5 @@ cdef class Books:
     cdef _measure(self, Record record, long long now_ns)
 
 
+cpdef str end_state(Record record)
 cpdef dict access_fields(Record record, str usage_state, long long now_ns)

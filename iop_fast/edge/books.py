@@ -40,6 +40,7 @@ from iop_fast.errors import Failure
 if TYPE_CHECKING:
     from iop_fast.edge.record import Record
     from iop_fast.edge.runtime import Runtime
+    from iop_fast.edge.traces import RequestTraces
 
 NS_PER_MS = 1_000_000
 
@@ -68,9 +69,9 @@ Render = Callable[[str, Mapping[str, object]], bytes]
 
 class Books:
     """Takes in what became of requests. `counters` counts them by outcome, and what should not happen, `meters` by
-    names, with how long their parts took."""
+    names, with how long their parts took. `traces` makes spans of them where tracing is on."""
 
-    __slots__ = ("_render", "access", "counters", "meters", "usage", "usage_log")
+    __slots__ = ("_render", "access", "counters", "meters", "traces", "usage", "usage_log")
 
     def __init__(self) -> None:
         self.counters: dict[str, int] = {"released_unconfirmed": 0, "readmitted": 0, "internal": 0}
@@ -78,6 +79,7 @@ class Books:
         self.usage = UsageBook()
         self.access: LineWriter | None = None
         self.usage_log: LineWriter | None = None
+        self.traces: RequestTraces | None = None
         self._render: Render = logs.line_renderer(__name__)
 
     def write_access(self, writer: LineWriter) -> None:
@@ -117,6 +119,8 @@ class Books:
                 self.usage_log.put(usage_line(record, state))
         if self.access is not None:
             self.access.put(self._render("request", access_fields(record, state, now_ns)))
+        if self.traces is not None:
+            self.traces.close(record, end_state(record), now_ns)
 
     def _measure(self, record: Record, now_ns: int) -> None:
         """Count the request under its names; a duration that it did not come to is -1."""
@@ -162,7 +166,7 @@ def access_fields(record: Record, usage_state: str, now_ns: int) -> dict[str, ob
         "path": request.surface.path.decode(),
         "status": reply.status,
         "outcome": outcome,
-        "end": "--" if outcome == SUCCESS else ENDED_BY.get(outcome, "P") + STAGES[record.ended_in or 0],
+        "end": end_state(record),
         "class": "long" if record.is_long else "normal",
         "queue_ms": record.queue_ns // NS_PER_MS,
         "total_ms": (now_ns - began_ns) // NS_PER_MS,
@@ -177,6 +181,13 @@ def access_fields(record: Record, usage_state: str, now_ns: int) -> dict[str, ob
     if usage is not None:
         fields["prompt_tokens"], fields["completion_tokens"], fields["cached_tokens"] = usage
     return fields
+
+
+def end_state(record: Record) -> str:
+    """Return who ended a request, and how far it had come; see the module's head."""
+    if record.outcome == SUCCESS:
+        return "--"
+    return ENDED_BY.get(record.outcome, "P") + STAGES[record.ended_in or 0]
 
 
 def usage_line(record: Record, state: str) -> bytes:

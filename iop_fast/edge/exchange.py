@@ -262,6 +262,8 @@ class Exchange(Record):
             return
         self._first_verdict = verdict
         self._edge.count("readmitted")
+        if self._edge.books.traces is not None:
+            self._edge.books.traces.readmitted(self, verdict.failure.reason, self._edge.clock.now_ns())
         self._move(READMITTED)
         self._take_decision(self._edge.gate.readmit(self, self.model, self._needs, lease))
         if self._waiter is not None and self._edge.is_draining:
@@ -299,6 +301,9 @@ class Exchange(Record):
         opening, self._upload, self.clamped, translation = prepare_run(
             self.request, self._body, self._scan, self.model, runtime, key, edge.unix_time()
         )
+        traces = edge.books.traces
+        if traces is not None:
+            opening = traces.open(self, opening, runtime)
         self._overdraft = 0 if translation is None else OVERDRAFT_BYTES
         run = self if translation is None else NormalizedRun(self, link, self._run_id, translation)
         link.open(self._run_id, run, opening)

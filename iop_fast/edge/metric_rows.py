@@ -260,6 +260,8 @@ def process_rows(edge: EdgeState, links: Links, front: Front, readiness: Readine
     lost = lines_lost(edge.books)
     yield table.LINES_DROPPED, [((name,), counts["dropped"]) for name, counts in lost.items()]
     yield table.LINES_FAILED, [((name,), counts["failed"]) for name, counts in lost.items()]
+    if edge.books.traces is not None:
+        yield table.SPANS, [((result,), count) for result, count in edge.books.traces.counts().items()]
     admission = edge.gate.counters()
     faults = {
         "double_release": admission["double_release"],

@@ -226,6 +226,13 @@ LINES_DROPPED = Family(
     "iop_log_lines_dropped_total", COUNTER, "Lines that were dropped because writing was too slow.", ("log",)
 )
 LINES_FAILED = Family("iop_log_lines_failed_total", COUNTER, "Lines that could not be written.", ("log",))
+SPANS = Family(
+    "iop_trace_spans_total",
+    COUNTER,
+    "Spans of requests while tracing is on: exported (the collector took them), failed (it did not), dropped (too"
+    " many were under way).",
+    ("result",),
+)
 FAULTS = Family(
     "iop_faults_total",
     COUNTER,

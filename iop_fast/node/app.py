@@ -38,8 +38,11 @@ from iop_fast.node.observe import start_observe
 from iop_fast.node.registry import Router
 from iop_fast.node.relay import Relay
 from iop_fast.node.session import Identity, Session, SessionLimits
+from iop_fast.node.traces import RunTraces
 from iop_fast.notify import ServiceManager
 from iop_fast.seams import MessageStream
+from iop_fast.tracing.context import Sampler
+from iop_fast.tracing.program import open_export, unix_ns
 from iop_fast.wire import streams
 from iop_fast.wire.credentials import channel_credentials
 from iop_fast.wire.traffic import Traffic
@@ -81,6 +84,7 @@ class Node:
         limits = config.limits
         seeded = Random(SystemRandom().getrandbits(128)) if random is None else random
         self._config = config
+        self._random = seeded
         self._loop = loop
         self._clock = MonotonicClock()
         self._identity = Identity(
@@ -109,6 +113,7 @@ class Node:
         backoff = Backoff(seeded, limits.reconnect_ms_min, limits.reconnect_ms_max)
         self.dialer = Dialer(stream_opener(config), self._make_session, backoff, loop)
         self.traffic = Traffic()
+        self.traces: RunTraces | None = None
         self._lag = metrics.LoopLag(loop)
         self._exposition = metrics.Exposition("node", self._lag, partial(read, self))
         self._stack = AsyncExitStack()
@@ -136,6 +141,7 @@ class Node:
         config = self._config
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.router.close)
+            self._start_tracing(stack)
             self._lag.start()
             stack.callback(self._lag.stop)
             if config.observe is not None:
@@ -148,6 +154,13 @@ class Node:
             self._stack = stack.pop_all()
         self.dialer.start()
         log.info("node_started", node=config.id, edge=config.edge.address, instance=self._identity.instance_id)
+
+    def _start_tracing(self, stack: AsyncExitStack) -> None:
+        setting = self._config.tracing
+        export = open_export(setting, "iop-node", self._config.id, stack)
+        if export is not None:
+            sampler = Sampler(setting.sample_ratio, self._random)
+            self.traces = RunTraces(export, sampler, self._config.id, self._clock, unix_ns)
 
     async def drain(self) -> None:
         """Tell the Edge, let runs end within `limits.drain_ms`, then stop."""
@@ -176,7 +189,15 @@ class Node:
 
     def _make_session(self, stream: MessageStream, earlier: Sequence[Relay]) -> Session:
         return Session(
-            stream, self._identity, self.router, self._clock, self._loop, self._limits, earlier, self.traffic
+            stream,
+            self._identity,
+            self.router,
+            self._clock,
+            self._loop,
+            self._limits,
+            earlier,
+            self.traffic,
+            self.traces,
         )
 
 

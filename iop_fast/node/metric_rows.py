@@ -35,6 +35,8 @@ def read(node: Node) -> Iterator[Rows]:
             family,
             [((direction,), getattr(node.traffic, f"{direction}_{unit}")) for direction in ("sent", "received")],
         )
+    if node.traces is not None:
+        yield table.SPANS, [((result,), count) for result, count in node.traces.counts().items()]
     yield table.TASKS, [((), len(asyncio.all_tasks()))]
 
 

@@ -41,6 +41,13 @@ LINK_FRAMES = Family(
     "Frames to and from the Edge; over iop_node_link_messages_total they say how well frames share messages.",
     ("direction",),
 )
+SPANS = Family(
+    "iop_node_trace_spans_total",
+    COUNTER,
+    "Spans of runs while tracing is on: exported (the collector took them), failed (it did not), dropped (too many"
+    " were under way).",
+    ("result",),
+)
 TASKS = Family("iop_node_tasks", GAUGE, "Tasks of the event loop; flat when the load is.")
 
 FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))

@@ -18,6 +18,7 @@ from iop_fast._hot.frames import encode_end
 from iop_fast.node.normalized import NormalizedRun
 from iop_fast.node.registry import Provider, Router
 from iop_fast.node.runs import Run
+from iop_fast.node.traces import RunTrace, RunTraces
 from iop_fast.node.tunnel import TunnelRun
 from iop_fast.seams import End, RunOpening, TunnelRequest
 from iop_fast.wire import runtime_pb2 as pb
@@ -37,7 +38,7 @@ class Relay:
     """The run table of one session; the run half of `dispatch_node`'s side.
 
     Until `accept` every run is refused, and again after `refuse`. `window_bytes` is what each direction of a run starts
-    with.
+    with. `traces` makes the runs' spans where tracing is on.
     """
 
     __slots__ = (
@@ -46,6 +47,7 @@ class Relay:
         "_on_idle",
         "_refusal",
         "_router",
+        "_traces",
         "_unsaid",
         "outbox",
         "runs",
@@ -59,6 +61,7 @@ class Relay:
         loop: asyncio.AbstractEventLoop,
         window_bytes: int = RUN_WINDOW_BYTES,
         input_bytes_max: int = INPUT_BYTES_MAX,
+        traces: RunTraces | None = None,
     ) -> None:
         self.outbox = outbox
         self.window_bytes = window_bytes
@@ -66,6 +69,7 @@ class Relay:
         self._router = router
         self._loop = loop
         self._input_bytes_max = input_bytes_max
+        self._traces = traces
         self._unsaid: list[Run] = []
         self._refusal = "the Node is not ready"
         self._on_idle: list[Callable[[], None]] = []
@@ -114,7 +118,11 @@ class Relay:
         if provider.upstream is None:
             self.refuse_run(run_id, pb.RunEnd.UNKNOWN_PROVIDER, f"the provider {unusable(provider, 'tunnels')}")
             return
+        trace: RunTrace | None = None
+        if self._traces is not None:
+            trace, request = self._traces.tunnel(provider, request)
         run = TunnelRun(self, run_id, provider, request)
+        run.trace = trace
         self._enter(run, provider)
         run.start(provider.upstream, request)
 
@@ -130,7 +138,11 @@ class Relay:
             too_large = f"the request is larger than the provider's Node takes, {self._input_bytes_max} bytes"
             self.refuse_run(run_id, pb.RunEnd.REFUSED, too_large, TOO_LARGE)
         else:
+            trace: RunTrace | None = None
+            if self._traces is not None:
+                trace, opening = self._traces.normalized(provider, opening)
             run = NormalizedRun(self, run_id, provider, provider.run_adapter, opening)
+            run.trace = trace
             self._enter(run, provider)
             run.start(opening)
 
@@ -188,6 +200,8 @@ class Relay:
         """Take out a run that has ended (called by it)."""
         del self.runs[run.run_id]
         self._router.count_end(run.provider_id, run.end_status)
+        if run.trace is not None:
+            run.trace.close(run.end_status)
         if not self.runs and self._on_idle:
             waiting, self._on_idle = self._on_idle, []
             for on_idle in waiting:

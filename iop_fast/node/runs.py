@@ -29,6 +29,7 @@ from typing import Protocol
 from iop_fast import logs
 from iop_fast._hot.frames import encode_end, encode_taken, encode_window
 from iop_fast.node.registry import Provider
+from iop_fast.node.traces import RunTrace
 from iop_fast.seams import End, RunHandle
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.outbox import Outbox
@@ -96,10 +97,12 @@ class Run(ABC):
         "_state",
         "_table",
         "run_id",
+        "trace",
     )
 
     def __init__(self, table: Table, run_id: int, provider: Provider, first_bytes: int, is_body_complete: bool) -> None:
         self.run_id = run_id
+        self.trace: RunTrace | None = None
         self._table = table
         self._provider = provider
         self._state = RunState.RUNNING

@@ -45,6 +45,7 @@ from iop_fast._hot.frames import FrameError, encode_frame
 from iop_fast.config.payload import NodePayload
 from iop_fast.node.registry import RegistryError, Router
 from iop_fast.node.relay import INPUT_BYTES_MAX, Relay
+from iop_fast.node.traces import RunTraces
 from iop_fast.seams import Clock, MessageStream
 from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.liveness import HEARTBEAT_NS, NS_PER_MS, SILENCE_LIMIT_NS, Beat, Silence
@@ -134,7 +135,8 @@ class SessionEnd(NamedTuple):
 class Session:
     """One session. `run` it once; `relay` holds its runs, also after its end.
 
-    `earlier` are the relays of sessions before whose runs must end first; `traffic` is where messages are counted.
+    `earlier` are the relays of sessions before whose runs must end first; `traffic` is where messages are counted,
+    `traces` makes the runs' spans where tracing is on.
     """
 
     def __init__(
@@ -147,6 +149,7 @@ class Session:
         limits: SessionLimits,
         earlier: Sequence[Relay] = (),
         traffic: Traffic | None = None,
+        traces: RunTraces | None = None,
     ) -> None:
         self._stream = stream
         self._identity = identity
@@ -158,7 +161,7 @@ class Session:
         self._outbox = Outbox(
             stream, clock, loop, pace_ns=limits.pace_ns, on_closed=self._on_unwritable, traffic=self._traffic
         )
-        self.relay = Relay(router, self._outbox, loop, input_bytes_max=limits.input_bytes_max)
+        self.relay = Relay(router, self._outbox, loop, input_bytes_max=limits.input_bytes_max, traces=traces)
         self._silence = Silence(clock, loop, self._on_silent, limits.silence_ns)
         self._beat = Beat(loop, self._send_heartbeat, limits.heartbeat_ns)
         self._state = SessionState.REGISTERING

@@ -29,7 +29,8 @@ def read_task(opening: RunOpening, data: bytes) -> RunTask:
         raise TaskError("expected a RunInput, got other bytes") from None
     messages = [message_of(message) for message in read.messages]
     parameters = object_of(read.parameters_json, "parameters_json") if read.parameters_json else {}
-    return RunTask(opening.model, opening.kind, opening.stream, messages, list(read.inputs), parameters)
+    traceparent = opening.traceparent.decode("latin-1")
+    return RunTask(opening.model, opening.kind, opening.stream, messages, list(read.inputs), parameters, traceparent)
 
 
 def message_of(message: pb.RunMessage) -> TaskMessage:

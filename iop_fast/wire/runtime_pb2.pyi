@@ -1017,6 +1017,7 @@ class RunRequest(_message.Message):
     INPUT_FIELD_NUMBER: _builtins.int
     INPUT_COMPLETE_FIELD_NUMBER: _builtins.int
     INPUT_LENGTH_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     provider_id: _builtins.str
     model: _builtins.str
     """served model"""
@@ -1027,6 +1028,8 @@ class RunRequest(_message.Message):
     input_complete: _builtins.bool
     input_length: _builtins.int
     """of the whole RunInput"""
+    traceparent: _builtins.bytes
+    """W3C Trace Context of what the run belongs to; empty while the Edge makes no spans"""
     def __init__(
         self,
         *,
@@ -1037,10 +1040,11 @@ class RunRequest(_message.Message):
         input: _builtins.bytes = ...,
         input_complete: _builtins.bool = ...,
         input_length: _builtins.int = ...,
+        traceparent: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "input_complete", b"input_complete", "input_length", b"input_length", "kind", b"kind", "model", b"model", "provider_id", b"provider_id", "stream", b"stream"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input", b"input", "input_complete", b"input_complete", "input_length", b"input_length", "kind", b"kind", "model", b"model", "provider_id", b"provider_id", "stream", b"stream", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

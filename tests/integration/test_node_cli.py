@@ -139,6 +139,8 @@ async def test_the_environment_is_an_allow_list() -> None:
             "MODE": "fast",
         }
         assert mark.startswith(f"{os.getpid()}-")
+        traced = json.loads((await bench.ask(chat()._replace(traceparent="00-1-2-01"))).text)["environment"]
+        assert traced["TRACEPARENT"] == "00-1-2-01"
 
 
 @on_uvloop

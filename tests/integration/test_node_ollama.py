@@ -169,6 +169,14 @@ async def test_the_configuration_and_the_request_reach_the_server_in_their_place
         }
 
 
+@on_uvloop
+async def test_a_trace_reaches_the_server() -> None:
+    async with FakeOllama() as ollama, bench(ollama.url) as node:
+        await node.run(chat("one")._replace(traceparent="00-1-2-01"))
+        await node.run(chat("two"))
+        assert [request.values(b"traceparent") for request in ollama.requests] == [[b"00-1-2-01"], []]
+
+
 @pytest.mark.parametrize("gives_ids", [True, False])
 @on_uvloop
 async def test_a_tool_is_called_and_its_result_told(gives_ids: bool) -> None:

@@ -39,7 +39,7 @@ requests = st.builds(
     TunnelRequest, texts, octets, octets, pairs, octets, st.booleans(), uint64, texts, st.booleans(), st.booleans()
 )
 openings = st.builds(
-    RunOpening, texts, texts, st.integers(-(2**31), 2**31 - 1), st.booleans(), octets, st.booleans(), uint64
+    RunOpening, texts, texts, st.integers(-(2**31), 2**31 - 1), st.booleans(), octets, st.booleans(), uint64, octets
 )
 uint32 = st.one_of(st.integers(0, 2), st.integers(0, 2**32 - 1))
 floats = st.lists(st.floats(width=32), max_size=8).map(lambda values: struct.pack(f"<{len(values)}f", *values))
@@ -61,6 +61,7 @@ def opening_message(opening: RunOpening) -> pb.RunRequest:
         input=opening.body,
         input_complete=opening.body_complete,
         input_length=opening.body_length,
+        traceparent=opening.traceparent,
     )
 
 

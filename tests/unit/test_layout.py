@@ -23,10 +23,11 @@ ALLOWED = {
     "considerate": set(),
     "metrics": {"_hot", "considerate"},
     "config": {"config"},
+    "tracing": {"config", "logs", "tracing"},
     "wire": {"config", "wire"},
     "_hot": {"_core", "wire", "_hot"},
-    "edge": {"_core", "_hot", "config", "wire", "edge", "logs", "notify", "considerate", "metrics"},
-    "node": {"_core", "_hot", "config", "wire", "node", "logs", "notify", "considerate", "metrics"},
+    "edge": {"_core", "_hot", "config", "wire", "edge", "logs", "notify", "considerate", "metrics", "tracing"},
+    "node": {"_core", "_hot", "config", "wire", "node", "logs", "notify", "considerate", "metrics", "tracing"},
     "cli": {"_core", "_hot", "config", "wire", "edge", "node", "cli", "logs"},
 }
 LEAVES = {"seams", "errors"}
@@ -44,8 +45,11 @@ SEAM_MODULES = [
     "edge/registration.py",
     "edge/ages.py",
     "edge/service.py",
+    "edge/traces.py",
     "node/session.py",
     "node/relay.py",
+    "node/traces.py",
+    "tracing/context.py",
     "wire/liveness.py",
     "wire/outbox.py",
 ]

@@ -1,7 +1,7 @@
 """The keys of both files. Each is declared once; see `fields.setting`."""
 
 from iop_fast.config.schema.cli_profile import CliProfile
-from iop_fast.config.schema.common import ClientTls, Log, Observe, ServerTls
+from iop_fast.config.schema.common import ClientTls, Log, Observe, ServerTls, Tracing
 from iop_fast.config.schema.edge import Admin, Edge, EdgeConfig, Link, ProviderPool
 from iop_fast.config.schema.fleet import (
     ADAPTER_OF_TYPE,
@@ -50,4 +50,5 @@ __all__ = [
     "ProviderPool",
     "ServerTls",
     "Timeouts",
+    "Tracing",
 ]

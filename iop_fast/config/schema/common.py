@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from iop_fast.config.schema.fields import Address, Section, Text, setting
+from pydantic import AfterValidator
+
+from iop_fast.config.schema.fields import Address, Section, Text, check_endpoint, setting
 
 
 class ServerTls(Section):
@@ -53,4 +55,39 @@ class Log(Section):
 
     level: Literal["debug", "info", "warning", "error"] = setting(
         "Lowest level that is written.", apply="restart", default="info"
+    )
+
+
+def check_collector(value: str) -> str:
+    """Refuse what of a collector's address would be a secret, and say where it goes."""
+    if "@" in value:
+        raise ValueError("expected no user or password in the URL: OTEL_EXPORTER_OTLP_HEADERS takes what is needed")
+    return value
+
+
+class Tracing(Section):
+    """Spans of requests, sent by OTLP over HTTP (docs/tracing.md)."""
+
+    enabled: bool = setting(
+        "Make spans of requests and send them. Takes the extra otel: pip install 'iop_fast[otel]'.",
+        apply="restart",
+        default=False,
+    )
+    endpoint: Annotated[str, AfterValidator(check_collector), AfterValidator(check_endpoint)] = setting(
+        "Where a collector takes spans by OTLP over HTTP, the path included. What it demands beyond that (keys, "
+        "certificates) is given by the variables OTEL_EXPORTER_OTLP_* of the environment.",
+        apply="restart",
+        default="http://127.0.0.1:4318/v1/traces",
+        quiet=True,
+    )
+    sample_ratio: float = setting(
+        "Share of the traces that begin here which are recorded. For a request that names a trace of its caller, the "
+        "caller has decided.",
+        apply="restart",
+        default=1.0,
+        ge=0,
+        le=1,
+    )
+    service_name: Text | None = setting(
+        "Name of this program in traces; left out, iop-edge or iop-node.", apply="restart", default=None
     )

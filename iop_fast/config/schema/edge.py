@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from iop_fast.config.schema.common import Log, Observe, ServerTls
+from iop_fast.config.schema.common import Log, Observe, ServerTls, Tracing
 from iop_fast.config.schema.fields import DAY_MS, MIB, Address, Entries, Id, LocalAddress, Section, Text, setting
 from iop_fast.config.schema.fleet import Model, Node
 from iop_fast.config.schema.front import OpenAi
@@ -199,6 +199,7 @@ class EdgeConfig(Section):
     observe: Observe | None = setting(
         "A listener for probes and metrics; left out, there is none.", apply="restart", default=None
     )
+    tracing: Tracing = setting("Spans of requests.", apply="restart", factory=Tracing)
     provider_pool: ProviderPool = setting("The one queue.", apply="live", factory=ProviderPool)
     models: Entries[Model] = setting("What clients may ask for.", apply="live", default=(), ordered=True)
     nodes: Entries[Node] = setting("The machines and their backends.", apply="restart", default=(), ordered=True)

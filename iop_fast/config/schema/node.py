@@ -7,7 +7,7 @@ Edge's file can run a command on this machine that its owner has not written dow
 from __future__ import annotations
 
 from iop_fast.config.schema.cli_profile import CliProfile
-from iop_fast.config.schema.common import ClientTls, Log, Observe
+from iop_fast.config.schema.common import ClientTls, Log, Observe, Tracing
 from iop_fast.config.schema.fields import DAY_MS, MIB, Address, Entries, EnvName, Id, Section, Text, setting
 from iop_fast.config.schema.native import NativeModel, echo_models
 
@@ -154,5 +154,6 @@ class NodeConfig(Section):
     observe: Observe | None = setting(
         "A listener for probes and metrics; left out, there is none.", apply="restart", default=None
     )
+    tracing: Tracing = setting("Spans of requests.", apply="restart", factory=Tracing)
     log: Log = setting("Logging.", apply="restart", factory=Log)
     limits: NodeLimits = setting("Limits of the Node.", apply="restart", factory=NodeLimits)

@@ -635,7 +635,7 @@ CASES = [
         [
             (
                 "1:1: error: max_queue: unknown key, expected one of edge, openai, a2a, control_plane, "
-                "bootstrap, admin, observe, provider_pool, models, nodes"
+                "bootstrap, admin, observe, tracing, provider_pool, models, nodes"
             ),
         ],
     ),
@@ -1117,7 +1117,7 @@ CASES = [
             "1:1: error: models: unknown key, did you mean native_models?",
             (
                 "4:1: error: nodes: unknown key, expected one of id, edge, token_env, token_file, cli_profiles, "
-                "native_models, observe, log, limits"
+                "native_models, observe, tracing, log, limits"
             ),
         ],
         kind="node",

@@ -28,7 +28,7 @@ from iop_fast.wire import runtime_pb2 as pb
 OK = End(pb.RunEnd.OK, "", None)
 HEAD = Head(200, b"OK", [(b"content-type", b"text/event-stream")])
 REQUEST = TunnelRequest("p1", b"POST", b"/v1/chat/completions", [(b"a", b"b")], b"{}", True, 2, "m", False)
-OPENING = RunOpening("p1", "m", pb.RunRequest.CHAT, True, b"xy", False, 9)
+OPENING = RunOpening("p1", "m", pb.RunRequest.CHAT, True, b"xy", False, 9, b"00-1-2-01")
 
 
 class Side:
@@ -433,6 +433,7 @@ def test_a_failing_run_on_the_node_does_not_disturb_the_others(name: str) -> Non
         lambda: frames.encode_run_request(1, tuple(OPENING)),  # type: ignore[arg-type]
         lambda: frames.encode_run_request(1, OPENING._replace(body="{}")),  # type: ignore[arg-type]
         lambda: frames.encode_run_request(1, OPENING._replace(model=b"m")),  # type: ignore[arg-type]
+        lambda: frames.encode_run_request(1, OPENING._replace(traceparent="00")),  # type: ignore[arg-type]
         lambda: frames.encode_text(1, b"text"),  # type: ignore[arg-type]
         lambda: frames.encode_reasoning(1, None),  # type: ignore[arg-type]
         lambda: frames.encode_tool_call(1, 0, "id", None, ""),  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from iop_fast.node.health import Health
 from iop_fast.node.registry import Router
 from iop_fast.node.relay import INPUT_BYTES_MAX, Relay
 from iop_fast.node.session import Identity, Session, SessionLimits
+from iop_fast.node.traces import RunTraces
 from iop_fast.seams import (
     End,
     Head,
@@ -216,9 +217,12 @@ def tunnel_frame(run_id: int, opened: TunnelRequest) -> pb.Frame:
             provider_id=opened.provider_id,
             method=opened.method,
             path=opened.path,
+            headers=[pb.Header(name=name, value=value) for name, value in opened.headers],
             body=opened.body,
             body_complete=opened.body_complete,
             body_length=opened.body_length,
+            model=opened.model,
+            stream=opened.stream,
         ),
     )
 
@@ -316,12 +320,18 @@ class Talk:
 class RelayWorld(NodeWorld):
     """A relay with its outbox alone, fed with encoded messages as a session's reader does."""
 
-    def __init__(self, loop: VirtualLoop, window_bytes: int = 1000, input_bytes_max: int = INPUT_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        window_bytes: int = 1000,
+        input_bytes_max: int = INPUT_BYTES_MAX,
+        traces: RunTraces | None = None,
+    ) -> None:
         super().__init__(loop)
         self.stream = TestStream()
         self.outbox = Outbox(self.stream, loop.clock, loop)
         self.outbox.start()
-        self.relay = Relay(self.router, self.outbox, loop, window_bytes, input_bytes_max)
+        self.relay = Relay(self.router, self.outbox, loop, window_bytes, input_bytes_max, traces)
         self.apply(payload(provider(), provider("n1", "", adapter_type="native")))
         self.relay.accept()
         self.controls: list[bytes] = []

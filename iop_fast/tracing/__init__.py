@@ -1,0 +1,1 @@
+"""Spans of requests, made after the fact and sent by OpenTelemetry's SDK; `export` alone imports it."""
