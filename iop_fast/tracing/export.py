@@ -6,6 +6,9 @@ Bounds. At most QUEUE_SPANS spans are in memory; what comes beyond is dropped an
 which drops without counting, is never full. What the collector did not take is lost and counted. `close` gives the rest
 CLOSE_LIMIT_S.
 
+The SDK writes a batch in Python, 50 us a span, and its thread would keep the interpreter from the loop for 5 ms at a
+time. So threads give it up sooner while there is an export (`SWITCH_INTERVAL_S`).
+
 The SDK reads its own variables of the environment (OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE,
 OTEL_RESOURCE_ATTRIBUTES ...): what a collector demands beyond an address, keys above all, is given there.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -26,6 +30,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 import iop_fast
 from iop_fast import logs
+from iop_fast.considerate import SWITCH_INTERVAL_S
 from iop_fast.tracing.context import Place
 from iop_fast.tracing.spans import Kind, Span
 
@@ -86,6 +91,8 @@ class SpanExport:
             max_export_batch_size=min(BATCH_SPANS, queue_spans),
         )
         self._is_closed = False
+        self._interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._interval_s, SWITCH_INTERVAL_S))
         self.dropped = 0
 
     @property
@@ -145,6 +152,7 @@ class SpanExport:
         while thread.is_alive() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - a thread sets no event
             await asyncio.sleep(CLOSE_LOOK_S)
         self._counting.shutdown()
+        sys.setswitchinterval(self._interval_s)
         if self.pending or self.failed or self.dropped:
             log.warning("spans_lost", dropped=self.dropped, failed=self.failed, left=self.pending)
 

@@ -23,7 +23,7 @@ ALLOWED = {
     "considerate": set(),
     "metrics": {"_hot", "considerate"},
     "config": {"config"},
-    "tracing": {"config", "logs", "tracing"},
+    "tracing": {"config", "logs", "considerate", "tracing"},
     "wire": {"config", "wire"},
     "_hot": {"_core", "wire", "_hot"},
     "edge": {"_core", "_hot", "config", "wire", "edge", "logs", "notify", "considerate", "metrics", "tracing"},

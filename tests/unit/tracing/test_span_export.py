@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -72,6 +73,14 @@ def test_what_opentelemetry_gets_of_a_span() -> None:
     assert first.resource.attributes["service.instance.id"] == "edge"
     assert (second.kind, second.parent, second.status.status_code) == (SpanKind.SERVER, None, StatusCode.ERROR)
     assert export.counts() == {"exported": 2, "failed": 0, "dropped": 0}
+
+
+def test_its_thread_gives_the_interpreter_up_soon() -> None:
+    before = sys.getswitchinterval()
+    export = SpanExport(ENDPOINT, "s", "i", exporter=InMemorySpanExporter())
+    assert sys.getswitchinterval() <= 0.001
+    asyncio.run(export.close())
+    assert sys.getswitchinterval() == before
 
 
 def test_a_collector_gets_them_by_otlp(monkeypatch: pytest.MonkeyPatch) -> None:
