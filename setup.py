@@ -35,20 +35,25 @@ MODULES = {
     "iop_fast._hot.fields": "src_pyx/fields.pyx",
     "iop_fast._hot.frames": "src_pyx/frames.pyx",
     "iop_fast._hot.meters": "src_pyx/meters.pyx",
+    "iop_fast._hot.text": "src_pyx/text.pyx",
 }
 
 # Python modules of the Edge's hot path that are compiled too, with the C types in the .pxd beside each.
 TYPED = [
     "iop_fast.wire.outbox",
+    "iop_fast.edge.access_line",
     "iop_fast.edge.answers",
     "iop_fast.edge.auth",
     "iop_fast.edge.body",
     "iop_fast.edge.books",
+    "iop_fast.edge.edits",
     "iop_fast.edge.exchange",
     "iop_fast.edge.gate",
     "iop_fast.edge.lines",
     "iop_fast.edge.link_runs",
+    "iop_fast.edge.normalized.opening",
     "iop_fast.edge.record",
+    "iop_fast.edge.refusals",
     "iop_fast.edge.reply",
     "iop_fast.edge.service",
     "iop_fast.edge.state",

@@ -23,8 +23,10 @@ import orjson
 ROOT = "iop_fast"
 
 LINE = orjson.OPT_APPEND_NEWLINE
-# The second that `stamp` rendered last: most stamps are of the same one.
+JSON_START = b'{"time":"'
+# The second and the millisecond that `stamp` rendered last: most stamps are of the same ones.
 _second, _second_text = 0, b""
+_milli, _milli_text = 0, b""
 # What `setup` was given last.
 _setup_level = "info"
 # Characters that may stand unquoted in a `key=value` line; everything else is quoted the way JSON does it, so that no
@@ -111,12 +113,14 @@ class JsonFormatter(logging.Formatter):
 
 def stamp() -> bytes:
     """Return the time of now as RFC 3339 with milliseconds, UTC."""
-    global _second, _second_text
-    now = time.time()
-    second = int(now)
-    if second != _second:
-        _second, _second_text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
-    return b"%b.%03d+00:00" % (_second_text, (now - second) * 1000)
+    global _second, _second_text, _milli, _milli_text
+    milli = int(time.time() * 1000)
+    if milli != _milli:
+        second = milli // 1000
+        if second != _second:
+            _second, _second_text = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
+        _milli, _milli_text = milli, b"%b.%03d+00:00" % (_second_text, milli - second * 1000)
+    return _milli_text
 
 
 def line_renderer(module: str) -> Callable[[str, Mapping[str, object]], bytes]:
@@ -126,9 +130,9 @@ def line_renderer(module: str) -> Callable[[str, Mapping[str, object]], bytes]:
     `logging`.
     """
     name = logging.getLogger(module).name
-    handlers = logging.getLogger().handlers
-    if handlers and isinstance(handlers[0].formatter, TextFormatter):
-        formatter = handlers[0].formatter
+    if not is_json():
+        formatter = logging.getLogger().handlers[0].formatter
+        assert isinstance(formatter, TextFormatter)
 
         def as_text(event: str, fields: Mapping[str, object]) -> bytes:
             record = logging.LogRecord(name, logging.INFO, "", 0, event, None, None)
@@ -137,13 +141,22 @@ def line_renderer(module: str) -> Callable[[str, Mapping[str, object]], bytes]:
 
         return as_text
 
-    middle = b'","level":"info","logger":%b,"event":"' % orjson.dumps(name)
-
     def as_json(event: str, fields: Mapping[str, object]) -> bytes:
         rest = orjson.dumps(fields, None, LINE)
-        return b'{"time":"%b%b%b",%b' % (stamp(), middle, event.encode(), rest[1:])
+        return b"%b%b%b%b" % (JSON_START, stamp(), json_middle(name, event), rest[1:])
 
     return as_json
+
+
+def json_middle(name: str, event: str) -> bytes:
+    """Return what stands between the time of an info line and its fields; JSON_START stands before the time."""
+    return b'","level":"info","logger":%b,"event":%b,' % (orjson.dumps(name), orjson.dumps(event))
+
+
+def is_json() -> bool:
+    """True while `setup` has lines written as JSON."""
+    handlers = logging.getLogger().handlers
+    return not (handlers and isinstance(handlers[0].formatter, TextFormatter))
 
 
 def setup(level: str = "info", stream: IO[str] | None = None) -> None:

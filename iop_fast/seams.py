@@ -91,8 +91,25 @@ class Downstream(Protocol):
         ...
 
 
+class HeadMemo:
+    """Where a service may keep what it has made of a head: the next request of the same connection brings it again if
+    its head is the same but for the length of the body. The front never looks into it. It says nothing about the head:
+    all are equal."""
+
+    __slots__ = ("made",)
+
+    def __init__(self) -> None:
+        self.made: object = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HeadMemo)
+
+    def __hash__(self) -> int:
+        return 0
+
+
 class RequestHead(NamedTuple):
-    """Head of a client's request, checked by the HTTP front.
+    """Head of a client's request, checked by the HTTP front. Requests with the same head share its parts.
 
     `path` is the raw path without the query and `query` what follows the question mark (b"" without one). Header names
     are lower case; gone already are hop-by-hop headers, those that Connection names, Expect, names that are an alias of
@@ -105,6 +122,7 @@ class RequestHead(NamedTuple):
     query: bytes
     headers: list[tuple[bytes, bytes]]
     content_length: int | None
+    memo: HeadMemo | None = None
 
 
 class Receiver(Protocol):

@@ -4,8 +4,17 @@ Every search is bounded by the block's end, so a block that httptools would refu
 beyond it.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.string cimport memchr
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.tuple cimport PyTuple_GET_ITEM
+from libc.string cimport memchr, memcmp
+
+from iop_fast.seams import RequestHead
+
+# A NamedTuple's own constructor is a Python function and costs three times as much.
+cdef object new_tuple = tuple.__new__
+
+cdef enum:
+    DIGITS_MAX = 18     # of a Content-Length
 
 
 cdef inline bint is_space(char c) noexcept:
@@ -62,3 +71,44 @@ def split_fields(bytes block not None, Py_ssize_t start, frozenset special not N
             plain.append((name, data[at:stop]))
         at = line_end + 2
     return aside, plain
+
+
+cpdef Py_ssize_t match_head(bytes data, bytes front, bytes back) except -1:
+    cdef const char *text = PyBytes_AS_STRING(data)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
+    cdef Py_ssize_t at = PyBytes_GET_SIZE(front)
+    cdef Py_ssize_t rest = PyBytes_GET_SIZE(back)
+    cdef Py_ssize_t start = at
+    if size < at or memcmp(text, PyBytes_AS_STRING(front), at) != 0:
+        return 0
+    if rest == 0:
+        return at
+    while at < size and at - start < DIGITS_MAX and 48 <= text[at] <= 57:
+        at += 1
+    if at == start or size - at < rest or memcmp(text + at, PyBytes_AS_STRING(back), rest) != 0:
+        return 0
+    return at + rest
+
+
+cpdef long long number_at(bytes data, Py_ssize_t at) except -1:
+    cdef const char *text = PyBytes_AS_STRING(data)
+    cdef Py_ssize_t end = min(PyBytes_GET_SIZE(data), at + DIGITS_MAX)
+    cdef long long number = 0
+    while at < end and 48 <= text[at] <= 57:
+        number = number * 10 + (text[at] - 48)
+        at += 1
+    return number
+
+
+cpdef with_length(head, length):
+    if type(head) is not RequestHead:
+        raise TypeError(f"expected a RequestHead, got {type(head).__name__}")
+    cdef object fields = (
+        <object>PyTuple_GET_ITEM(head, 0),
+        <object>PyTuple_GET_ITEM(head, 1),
+        <object>PyTuple_GET_ITEM(head, 2),
+        <object>PyTuple_GET_ITEM(head, 3),
+        length,
+        <object>PyTuple_GET_ITEM(head, 5),
+    )
+    return new_tuple(RequestHead, fields)

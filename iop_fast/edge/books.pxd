@@ -1,5 +1,6 @@
 """C types of books.py."""
 
+from iop_fast.edge.access_line cimport AccessLines
 from iop_fast.edge.lines cimport LineWriter
 from iop_fast.edge.record cimport Record
 from iop_fast.edge.usage cimport UsageBook
@@ -9,6 +10,7 @@ cdef long long NS_PER_MS
 
 cdef class Books:
     cdef object _render
+    cdef AccessLines _lines
     cdef public LineWriter access, usage_log
     cdef public dict counters
     cdef public object meters, traces

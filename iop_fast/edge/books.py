@@ -32,6 +32,7 @@ import orjson
 
 from iop_fast import logs
 from iop_fast._hot.meters import RequestMeters
+from iop_fast.edge.access_line import AccessLines
 from iop_fast.edge.lines import LineWriter
 from iop_fast.edge.outcomes import CLIENT_GONE, SUCCESS
 from iop_fast.edge.usage import UsageBook, usage_state
@@ -71,7 +72,7 @@ class Books:
     """Takes in what became of requests. `counters` counts them by outcome, and what should not happen, `meters` by
     names, with how long their parts took. `traces` makes spans of them where tracing is on."""
 
-    __slots__ = ("_render", "access", "counters", "meters", "traces", "usage", "usage_log")
+    __slots__ = ("_lines", "_render", "access", "counters", "meters", "traces", "usage", "usage_log")
 
     def __init__(self) -> None:
         self.counters: dict[str, int] = {"released_unconfirmed": 0, "readmitted": 0, "internal": 0}
@@ -81,11 +82,13 @@ class Books:
         self.usage_log: LineWriter | None = None
         self.traces: RequestTraces | None = None
         self._render: Render = logs.line_renderer(__name__)
+        self._lines: AccessLines | None = None
 
     def write_access(self, writer: LineWriter) -> None:
         """Write an access line for every request from here on, in the form that `logs.setup` chose."""
         self.access = writer
         self._render = logs.line_renderer(__name__)
+        self._lines = AccessLines(__name__) if logs.is_json() else None
 
     def write_usage(self, writer: LineWriter) -> None:
         """Write a line of usage for every booked request from here on."""
@@ -117,7 +120,9 @@ class Books:
             )
             if self.usage_log is not None:
                 self.usage_log.put(usage_line(record, state))
-        if self.access is not None:
+        if self._lines is not None and self.access is not None:
+            self.access.put(self._lines.render(record, end_state(record), state, now_ns))
+        elif self.access is not None:
             self.access.put(self._render("request", access_fields(record, state, now_ns)))
         if self.traces is not None:
             self.traces.close(record, end_state(record), now_ns)

@@ -23,6 +23,9 @@ NUMBER_BYTES_MAX = 32
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", *PENALTIES, "seed")
 
+# A NamedTuple's own constructor is a Python function and costs several times as much.
+new_tuple = tuple.__new__
+
 
 class Parameters(NamedTuple):
     """The generation parameters of a surface: those that a default may be put in for, and the fields that limit the
@@ -74,7 +77,7 @@ def plan_edits(
     inserted = default_members(spans, policy, parameters)
     if inserted:
         # The body has a member (its model), so a comma may follow.
-        edits.append(Edit(spans.insert_at, spans.insert_at, b"".join(member + b"," for member in inserted)))
+        edits.append(Edit(spans.insert_at, spans.insert_at, b"".join([member + b"," for member in inserted])))
     return sorted(edits), tuple(clamps)
 
 
@@ -82,7 +85,7 @@ def model_edits(spans: Spans, text_at: Callable[[int, int], bytes], served: byte
     """Return the edit that names the served model, none when the body says exactly that."""
     start, end = spans.model_span
     is_there = end - start == len(served) and text_at(start, end) == served
-    return [] if is_there else [Edit(start, end, served)]
+    return [] if is_there else [new_tuple(Edit, (start, end, served))]
 
 
 def clamp_edits(

@@ -20,6 +20,7 @@ cdef class EdgeService:
 
     @cython.locals(exchange=Exchange)
     cpdef open(self, head, downstream)
-    @cython.locals(edge=EdgeState, table=FieldTable)
+    @cython.locals(edge=EdgeState, table=FieldTable, before=Request)
     cdef _decide(self, head, bytes request_id)
+    cdef Request _before(self, head)
     cdef _decide_tunnel(self, surface, head, fields, bytes request_id, principal)

@@ -12,7 +12,7 @@ client's own field of that name is not taken over, so two requests never share a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from iop_fast import logs
 from iop_fast._core.admission import Outcome
@@ -146,6 +146,9 @@ class EdgeService:
         if preflight is not None:
             return Preflight(preflight)
         runtime = edge.runtime
+        before = self._before(head)
+        if before is not None:
+            return before.again(request_id, head)
         fields = runtime.fields.sort(head.headers)
         principal: Principal | None = ANONYMOUS
         if is_api(head.path):
@@ -154,7 +157,11 @@ class EdgeService:
             return Refusal(BAD_TOKEN)
         route = find_route(head.method, head.path)
         if isinstance(route, Surface):
-            return self._decide_tunnel(route, head, fields, request_id, principal)
+            decision = self._decide_tunnel(route, head, fields, request_id, principal)
+            if head.memo is not None and isinstance(decision, Request):
+                # Without the memo, which would refer to itself.
+                head.memo.made = (runtime.revision, decision.again(b"", head._replace(memo=None)))
+            return decision
         if isinstance(route, ModelList):
             return Page(self._models.list_page())
         if isinstance(route, ModelPage):
@@ -162,6 +169,14 @@ class EdgeService:
         if isinstance(route, WrongMethod):
             return Refusal(NO_METHOD, ((b"allow", route.allow),))
         return Refusal(NO_PATH)
+
+    def _before(self, head: RequestHead) -> Request | None:
+        """Return a request of the same head, decided under the configuration of now; None where there was none."""
+        memo = head.memo
+        if memo is None or memo.made is None:
+            return None
+        revision, request = cast(tuple[int, Request], memo.made)
+        return request if revision == self._edge.runtime.revision else None
 
     def _decide_tunnel(
         self, surface: Surface, head: RequestHead, fields: CallerFields, request_id: bytes, principal: Principal

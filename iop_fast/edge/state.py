@@ -145,7 +145,7 @@ class EdgeState:
 
     def new_request_id(self) -> bytes:
         """Return a fresh value for `x-request-id`: 32 hex digits."""
-        return b"%032x" % self._random.getrandbits(128)
+        return self._random.getrandbits(128).to_bytes(16, "big").hex().encode()
 
     def swap(self, runtime: Runtime, is_reported_up: Callable[[Key], bool]) -> None:
         """Take over a new Runtime with the plan that it makes of the Nodes' reports of now."""

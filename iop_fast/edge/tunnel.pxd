@@ -9,6 +9,7 @@ cdef class Request:
     cdef readonly bytes id, boundary
     cdef readonly object surface, head, passed, principal, forwarded, cors
 
+    cpdef Request again(self, bytes id, head)
     cpdef new_scan(self)
 
 

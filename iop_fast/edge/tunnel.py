@@ -49,6 +49,10 @@ class Request:
         self.cors = cors
         self.boundary = boundary
 
+    def again(self, id: bytes, head: RequestHead) -> Request:
+        """Return another request with the same head but for its content_length."""
+        return Request(id, self.surface, head, self.passed, self.principal, self.forwarded, self.cors, self.boundary)
+
     def new_scan(self) -> BodyScan | FormScan:
         """Make the scan that reads a body of this kind."""
         return FormScan(self.boundary) if self.boundary else BodyScan()

@@ -2,11 +2,14 @@
 
 cimport cython
 
+from iop_fast._hot.text cimport breaks_line, chunk_line, decimal
 from iop_fast.edge.front.peer cimport Peer
 
 cdef int UNDECIDED, NO_BODY, BY_LENGTH, BY_CHUNKS, BY_CLOSE
 cdef int _LENGTH, _DATE, _CONNECTION
 cdef list _STATUS_LINES
+
+cpdef bytes length_line(long long length)
 
 
 @cython.final

@@ -19,6 +19,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from iop_fast._hot.text import breaks_line, chunk_line, decimal
 from iop_fast.seams import Head
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ def _learn(name: bytes) -> int | bytes:
     if len(name) <= KNOWN_NAME_BYTES_MAX and len(_known) < KNOWN_NAMES_MAX:
         _known[name] = known
     return known
+
+
+def length_line(length: int) -> bytes:
+    """Return the Content-Length field between line ends."""
+    return b"\r\nContent-Length: " + decimal(length) + b"\r\n"
 
 
 class Answer:
@@ -145,7 +151,7 @@ class Answer:
         framing = self._framing
         if framing == BY_CHUNKS:
             if size:
-                parts.append(b"%x\r\n" % size)
+                parts.append(chunk_line(size))
                 parts += pieces
                 parts.append(b"\r\n0\r\n\r\n" if end else b"\r\n")
             elif end:
@@ -206,8 +212,7 @@ class Answer:
             elif known == _CONNECTION:
                 asks_close = asks_close or value.lower() == b"close"
         # Whoever made the head could otherwise end it early and write an answer of its own (response splitting).
-        values = b"".join(parts[1::2])
-        if b"\n" in values or b"\r" in values or b"\0" in values:
+        if breaks_line(parts, 1, 2):
             raise ValueError("a header field or the reason phrase holds CR, LF or NUL")
         return length, has_date, asks_close
 
@@ -216,12 +221,12 @@ class Answer:
         if self._without_body or status == 204 or status == 304:
             if length < 0 and self._without_body and end and size:
                 length = size  # What a GET would have got.
-            line = b"\r\nContent-Length: %d\r\n" % length if length >= 0 and status != 204 else b"\r\n"
+            line = length_line(length) if length >= 0 and status != 204 else b"\r\n"
             return NO_BODY, 0, line
         if length < 0 and end:
             length = size
         if length >= 0:
-            return BY_LENGTH, length, b"\r\nContent-Length: %d\r\n" % length
+            return BY_LENGTH, length, length_line(length)
         if self._is_http10:
             return BY_CLOSE, 0, b"\r\n"
         return BY_CHUNKS, 0, b"\r\nTransfer-Encoding: chunked\r\n"

@@ -3,7 +3,7 @@
 cimport cython
 
 from iop_fast.edge.front.answer cimport Answer
-from iop_fast.edge.front.head cimport HeadParser, find_head
+from iop_fast.edge.front.head cimport HeadParser, KnownHead, find_head
 from iop_fast.edge.front.peer cimport Peer
 from iop_fast.edge.front.shared cimport Shared
 
@@ -22,6 +22,7 @@ cdef class Connection(Peer):
     cdef Answer _answer
     cdef bint _awaits_continue, _has_dropped, _is_starting, _keeps_alive
     cdef Py_ssize_t _body_bytes, _body_mark, _scanned
+    cdef KnownHead _known
     cdef object _buffer, _decoder, _receiver
 
     cdef _cut(self, bint is_ended_by_close)
@@ -29,7 +30,7 @@ cdef class Connection(Peer):
     @cython.locals(state=int)
     cpdef data_received(self, data)
     cdef _start_requests(self)
-    @cython.locals(front=Shared, size="Py_ssize_t", parser=HeadParser)
+    @cython.locals(front=Shared, size="Py_ssize_t", known=KnownHead, block=bytes)
     cdef bint _start_request(self) except -1
     cdef _await_head(self, Py_ssize_t scanned)
     @cython.locals(front=Shared, parser=HeadParser, answer=Answer, size="Py_ssize_t")

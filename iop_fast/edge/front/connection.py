@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from iop_fast import logs
 from iop_fast._hot.chunks import ChunkDecoder, ChunkError, PayloadTooLargeError
 from iop_fast.edge.front.answer import CONTINUE, Answer
-from iop_fast.edge.front.head import ALLOWED, Refusal, asked_path, count_requests, find_head
+from iop_fast.edge.front.head import ALLOWED, KnownHead, Refusal, asked_path, count_requests, find_head
 from iop_fast.edge.front.peer import BODY, CLOSED, CLOSING, DRAINING, HEAD, SERVING, Peer
 from iop_fast.errors import Failure
 from iop_fast.seams import Receiver, RequestHead
@@ -94,6 +94,7 @@ class Connection(Peer):
         "_has_dropped",
         "_is_starting",
         "_keeps_alive",
+        "_known",
         "_receiver",
         "_scanned",
     )
@@ -102,6 +103,7 @@ class Connection(Peer):
         super().__init__(front)
         self._buffer: bytes | bytearray = b""  # HEAD: a part of a head; SERVING: the backlog; else empty
         self._scanned = 0  # HEAD: bytes of the buffer that hold no end of a head
+        self._known: KnownHead | None = None  # the head of the last request, if it may come again
         self._answer: Answer | None = None  # the open one
         self._receiver: Receiver | None = None  # of the open answer
         self._decoder: BodyDecoder | None = None  # BODY, DRAINING: finds the end of the body
@@ -240,13 +242,19 @@ class Connection(Peer):
 
     def _start_request(self) -> bool:
         """Parse a request and open it; return False when its head is not whole or was refused."""
-        buffer, front = self._buffer, self._front
+        buffer, front, known = self._buffer, self._front, self._known
         try:
-            size = find_head(buffer, self._scanned, front.limits)
-            if not size:
-                self._await_head(len(buffer))
-                return False
-            head = front.parser.parse(bytes(buffer[:size]))
+            size = known.match(buffer) if known is not None and type(buffer) is bytes else 0
+            if size and known is not None:
+                head = front.parser.recall(known, bytes(buffer))
+            else:
+                size = find_head(buffer, self._scanned, front.limits)
+                if not size:
+                    self._await_head(len(buffer))
+                    return False
+                block = bytes(buffer[:size])
+                head = front.parser.parse(block)
+                self._known = front.parser.remember(block, head)
         except Refusal as refusal:
             self._refuse(refusal.failure, refusal.message)
             return False
@@ -439,6 +447,7 @@ class Connection(Peer):
 
     def _drop_all(self) -> None:
         self._buffer = b""
+        self._known = None
         self._decoder = None
         self._drop_request()
 

@@ -2,9 +2,21 @@
 
 cimport cython
 
+from iop_fast._hot.fields cimport match_head, number_at, with_length
+
 cdef int _HOST, _LENGTH, _CODING, _CONNECTION, _EXPECT, _DROPPED
 cdef dict _MEANING
 cdef frozenset METHODS, _SPECIAL, _NO_ALIASES
+
+
+@cython.final
+cdef class KnownHead:
+    cdef bytes _back, _front
+    cdef readonly object head
+    cdef readonly bint expects_continue, is_http10, keep_alive
+
+    cpdef Py_ssize_t match(self, bytes data) except -1
+    cpdef read(self, bytes data)
 
 
 @cython.final
@@ -16,6 +28,9 @@ cdef class HeadParser:
     cdef _reset(self)
     @cython.locals(method=bytes, target=bytes, version=bytes, fields=list)
     cpdef parse(self, bytes block)
+    @cython.locals(digits=bytes, spelling=bytes, at="Py_ssize_t", start="Py_ssize_t", end="Py_ssize_t")
+    cpdef KnownHead remember(self, bytes block, head)
+    cpdef recall(self, KnownHead known, bytes data)
     @cython.locals(special=list, fields=list)
     cdef list _read_fields(self, bytes block, Py_ssize_t start)
     @cython.locals(name=bytes, value=bytes)

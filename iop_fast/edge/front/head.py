@@ -18,10 +18,10 @@ import re
 
 import httptools
 
-from iop_fast._hot.fields import split_fields
+from iop_fast._hot.fields import match_head, number_at, split_fields, with_length
 from iop_fast.config.schema.front import HttpLimits
 from iop_fast.errors import Failure
-from iop_fast.seams import RequestHead
+from iop_fast.seams import HeadMemo, RequestHead
 
 EMPTY_LINES_MAX = 4
 # "OPTIONS" + two spaces + "HTTP/1.1" fit: a request line longer than its target's limit plus this is too long for sure.
@@ -161,6 +161,45 @@ def count_requests(backlog: bytes | bytearray, most: int) -> int:
     return count
 
 
+# The same again.
+
+# The name and what stands before a length in the requests of most clients; a head without either is not remembered.
+LENGTH_SPELLINGS = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
+# A larger head is not remembered: an idle connection would keep it.
+KNOWN_HEAD_BYTES_MAX = 2048
+
+# A NamedTuple's own constructor is a Python function and costs several times as much.
+new_tuple = tuple.__new__
+
+
+class KnownHead:
+    """A clean head but for the digits of its Content-Length: what a connection keeps of the request before.
+
+    A client sends the same head again and again, and only the length of its body changes. Whatever begins with `front`,
+    digits and `back` is that head, and what was found about it holds. `back` is empty for a head without a length.
+    """
+
+    __slots__ = ("_back", "_front", "expects_continue", "head", "is_http10", "keep_alive")
+
+    def __init__(self, front: bytes, back: bytes, head: RequestHead, parser: HeadParser) -> None:
+        self._front = front
+        self._back = back
+        self.head = head
+        self.is_http10 = parser.is_http10
+        self.keep_alive = parser.keep_alive
+        self.expects_continue = parser.expects_continue
+
+    def match(self, data: bytes) -> int:
+        """Return the size of the head that `data` begins with if it is this one, else 0."""
+        return match_head(data, self._front, self._back)
+
+    def read(self, data: bytes) -> RequestHead:
+        """Return the head that `match` has found."""
+        if not self._back:
+            return self.head
+        return with_length(self.head, number_at(data, len(self._front)))
+
+
 # Steps 2 and 3: parse and judge.
 
 
@@ -218,7 +257,30 @@ class HeadParser:
             fields = self._apply_connection(self._connection, fields)
         elif self.is_http10:
             self.keep_alive = False
-        return RequestHead(method, path, query, fields, content_length)
+        return new_tuple(RequestHead, (method, path, query, fields, content_length, HeadMemo()))
+
+    def remember(self, block: bytes, head: RequestHead) -> KnownHead | None:
+        """Return what tells the head parsed last when it comes again, None where that would cost too much."""
+        if len(block) > KNOWN_HEAD_BYTES_MAX:
+            return None
+        digits = self._length
+        if digits is None:
+            return KnownHead(block, b"", head, self)
+        for spelling in LENGTH_SPELLINGS:
+            at = block.find(spelling)
+            if at >= 0:
+                start = at + len(spelling)
+                end = start + len(digits)
+                if block[start:end] == digits and block[end] == 13:
+                    return KnownHead(block[:start], block[end:], head, self)
+        return None
+
+    def recall(self, known: KnownHead, data: bytes) -> RequestHead:
+        """Return the head that `known` matched, as if `data` had been parsed."""
+        self.is_http10 = known.is_http10
+        self.keep_alive = known.keep_alive
+        self.expects_continue = known.expects_continue
+        return known.read(data)
 
     # Step 2: the fields.
 

@@ -65,6 +65,9 @@ FORMS: Mapping[bytes, Form] = {
     EMBEDDINGS: Form(RunRequest.EMBEDDING, "input", frozenset({"model", "input", "stream", "encoding_format"})),
 }
 
+# A NamedTuple's own constructor is a Python function and costs several times as much.
+new_tuple = tuple.__new__
+
 
 class Opened(NamedTuple):
     """A request made ready: `upload` is what follows the opening, None when it holds all; `clamped` names the fields
@@ -81,7 +84,8 @@ def prepare_run(
 ) -> Opened:
     """Make a request ready for the provider `key`, as `runtime` says; raise RequestRefused."""
     if key not in runtime.normalized:
-        return Opened(*prepare_tunnel(request, body, scan, scan.stream, model, runtime, key), None)
+        opening, upload, clamped = prepare_tunnel(request, body, scan, scan.stream, model, runtime, key)
+        return new_tuple(Opened, (opening, upload, clamped, None))
     assert isinstance(scan, BodyScan), "no form is asked of a provider that takes no tunnel"
     return prepare_normalized(request, body, scan, model, runtime, key, unix_time)
 

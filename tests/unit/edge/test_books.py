@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from iop_fast.edge.access_line import NAMES_MAX, AccessLines
 from iop_fast.edge.auth import Principal
-from iop_fast.edge.books import Books
+from iop_fast.edge.books import Books, access_fields
 from iop_fast.edge.lines import LineWriter
 from iop_fast.edge.usage import OTHER, ROWS_MAX, UsageBook, usage_state
 from iop_fast.errors import Failure
@@ -284,3 +285,32 @@ def test_books_without_writers_count_all_the_same() -> None:
     books.count("ok")
     books.note(b"1", "ok", 200)
     assert books.counters["ok"] == 1
+
+
+@pytest.mark.parametrize("end", [OK, End(RunEnd.OK, "", USED), End(RunEnd.OK, "", Usage(1 << 63, 0, 1))])
+def test_a_line_written_straight_to_bytes_is_the_one_that_orjson_makes(
+    world: ExchangeWorld, lines: Lines, end: End
+) -> None:
+    call = world.post(headers=BEARER)
+    world.loop.run_for(1.5)
+    world.link.answer(1, JSON_HEAD, b"{}", end=end)
+    [line] = lines.read("access")
+    del line["time"]
+    record = call.exchange
+    now_ns = record.began_ns + line["total_ms"] * 1_000_000
+    fields = access_fields(record, line.get("usage", ""), now_ns)
+    assert line == {"level": "info", "logger": "iop_fast.edge.books", "event": "request", **fields}
+    assert list(line)[3:] == list(fields)
+
+
+def test_names_are_escaped_as_json_wants_it_and_kept_within_bounds(world: ExchangeWorld) -> None:
+    call = world.post(headers=BEARER)
+    world.link.answer(1, JSON_HEAD, b"{}", end=OK)
+    record = call.exchange
+    writer = AccessLines("here")
+    for number in range(NAMES_MAX + 2):
+        record.model = f'{number} "quoted" \\ \n \u1100'
+        line = json.loads(writer.render(record, "--", "", record.began_ns))
+        assert line["model"] == record.model
+    record.outcome = Failure.QUEUE_FULL.reason
+    assert json.loads(writer.render(record, "RQ", "unknown", record.began_ns))["usage"] == "unknown"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from iop_fast.edge.exchange import Exchange
 from iop_fast.edge.service import ANSWERED
 from iop_fast.errors import Failure
-from tests.unit.edge.exchange_world import OK, SSE_HEAD, ExchangeWorld, Fields, provider_spec
+from iop_fast.seams import HeadMemo, RequestHead
+from tests.unit.edge.exchange_world import OK, SSE_HEAD, Call, ExchangeWorld, FakeDownstream, Fields, provider_spec
 from tests.unit.edge.test_auth import BAD_TOKENS, TOKEN
 
 TOKENS = [{"token_ref": "laptop", "token_hash_sha256": sha256(TOKEN).hexdigest(), "principal_ref": "alice"}]
@@ -240,3 +242,36 @@ def test_a_body_that_cannot_fit_is_refused_from_its_length() -> None:
         assert call.downstream.field(b"connection") == b"close"
         assert call.exchange.is_done
         world.assert_idle()
+
+
+def test_a_head_that_comes_again_is_decided_as_before_until_the_configuration_changes() -> None:
+    with ExchangeWorld() as world:
+        memo = HeadMemo()
+        headers = [(b"host", b"a"), (b"x-a", b"1"), (b"authorization", b"Bearer t")]
+        calls = [
+            Call(world.service.open(RequestHead(b"POST", b"/v1/chat/completions", b"", headers, 2, memo), call), call)
+            for call in (FakeDownstream(), FakeDownstream(), FakeDownstream())
+        ]
+        first, second, third = (call.exchange.request for call in calls)
+        assert second.passed is first.passed
+        assert (second.surface, second.principal, second.boundary) == (first.surface, first.principal, first.boundary)
+        assert len({first.id, second.id, third.id}) == 3
+        world.edge.runtime = replace(world.edge.runtime, revision=world.edge.runtime.revision + 1)
+        downstream = FakeDownstream()
+        head = RequestHead(b"POST", b"/v1/chat/completions", b"", headers, 2, memo)
+        fresh = Call(world.service.open(head, downstream), downstream)
+        assert fresh.exchange.request.passed == first.passed
+        assert fresh.exchange.request.passed is not first.passed
+        for call in (*calls, fresh):
+            call.leave()
+        world.assert_idle()
+
+
+def test_what_a_head_is_refused_for_is_not_remembered() -> None:
+    with ExchangeWorld() as world:
+        memo = HeadMemo()
+        for _ in range(2):
+            downstream = FakeDownstream()
+            world.service.open(RequestHead(b"GET", b"/nowhere", b"", [], 0, memo), downstream)
+            assert downstream.status == 404
+        assert memo.made is None

@@ -260,7 +260,7 @@ def test_hop_by_hop_fields_and_their_aliases_are_gone(field: bytes) -> None:
 def test_field_values_lose_the_space_around_them() -> None:
     bench, _ = run(get(b"/p?q=1&r=%20", b"X-A:  b c\t ", b"X-Empty:   "), 0)
     head = bench.service.requests[0].head
-    assert head == (b"GET", b"/p", b"q=1&r=%20", [(b"host", b"a"), (b"x-a", b"b c"), (b"x-empty", b"")], 0)
+    assert head[:5] == (b"GET", b"/p", b"q=1&r=%20", [(b"host", b"a"), (b"x-a", b"b c"), (b"x-empty", b"")], 0)
 
 
 @pytest.mark.parametrize(
