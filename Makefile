@@ -1,4 +1,4 @@
-# Verbs: up build debug test sim soak-core soak-refs cli-torture exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov proto docs package pythons deploy-check docs-check systemd-check check clean. Each one installs what it needs into .venv.
+# Verbs: up build debug test sim soak-core soak-refs cli-torture exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov dashboard-test proto docs package pythons deploy-check docs-check systemd-check check clean. Each one installs what it needs into .venv.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -12,7 +12,7 @@ STEPS ?= 200000
 DEPTH ?= 6
 SECONDS ?= 300
 
-.PHONY: up build debug test sim soak-core soak-refs cli-torture exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov proto docs package pythons deploy-check docs-check systemd-check check clean
+.PHONY: up build debug test sim soak-core soak-refs cli-torture exhaust mutants sanitize sim-mutants chaos reconnect clients slow smoke bench bench-core bench-load guard lint types cov dashboard-test proto docs package pythons deploy-check docs-check systemd-check check clean
 
 # The interpreter and pip.
 $(VENV)/.made:
@@ -148,6 +148,19 @@ cov: debug
 	  $(COVER) run -m pytest -q tests --ignore tests/integration --ignore tests/sim; rest=$$?; \
 	  wait $$programs && test $$rest = 0; }
 	cd build/debug && $(COVER) combine --quiet && $(COVER) report
+
+# What drives the operator's page: Playwright, which downloads no browser here, and axe-core.
+$(VENV)/.browser: pyproject.toml $(VENV)/.built
+	$(PY) -m pip install --quiet --group browser
+	@touch $@
+
+AXE := build/browser/node_modules/axe-core/axe.min.js
+$(AXE):
+	npm install --silent --no-audit --no-fund --prefix build/browser 'axe-core@^4.10'
+
+## The operator's page in Chromium (Debian's `chromium`, or CHROMIUM=PATH; npm for axe-core). Pictures: build/screenshots.
+dashboard-test: $(VENV)/.browser $(AXE)
+	$(PY) -m pytest tests/browser
 
 proto: $(VENV)/.dev
 	$(PY) scripts/gen_proto.py

@@ -64,7 +64,10 @@ class ScriptedEdge:
 
     async def _write(self, piece: bytes) -> None:
         for answer in list(self._readers):
-            await answer.write(piece)  # network
+            try:
+                await answer.write(piece)  # network
+            except ConnectionError:
+                self._readers.discard(answer)  # the page has left it
 
     @web.middleware
     async def _note(self, request: web.Request, handler: Any) -> web.StreamResponse:

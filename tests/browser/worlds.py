@@ -11,7 +11,7 @@ Parts = dict[str, Any]
 
 BOUNDS_MS = [bound // 1_000_000 for bound in DURATION_BOUNDS_NS]
 STARTED_AT = "2026-03-02T00:04:10.000+00:00"
-HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+HOSTILE = '<img src=x onerror="window.owned=1"><script>window.owned=1</script>'
 
 
 def node(node_id: str, link: str = "ready", runs: int = 0, **more: Any) -> Row:
@@ -276,3 +276,24 @@ def hostile() -> Parts:
     made["models"] = {"ids": [HOSTILE, stretch], "total": 2}
     made["edge"].update(name=HOSTILE, version=HOSTILE, is_ready=False, reasons=[HOSTILE])
     return made
+
+
+def explanation(decision: str = "wait", **more: Any) -> Row:
+    """What /explain answers."""
+    candidates = [
+        candidate("gpu-a", "qwen-a", "full", "full", in_flight=6, capacity=6, long_capacity=2, long_in_flight=1),
+        candidate("gpu-b", "qwen-b", "node_offline", "on a node that is offline"),
+        candidate("mac-studio", "mlx", "disabled", "disabled"),
+    ]
+    made = {"model": "qwen3-8b", "tokens": 2000, "class": "normal", "needs": ["/v1/chat/completions"]}
+    why = "1 full, 1 disabled, 1 on a node that is offline"
+    rows = {"candidates": candidates, "candidates_total": 3}
+    return {**made, "decision": decision, "position": 6, "why": why, "retry_after_s": None, **rows, **more}
+
+
+def candidate(node_id: str, provider_id: str, verdict: str, reason: str, **more: Any) -> Row:
+    """One provider of an explanation."""
+    counts = {"priority": 0, "in_flight": 0, "capacity": 4, "long_in_flight": 0, "long_capacity": 0, "queued": 0}
+    served = "Qwen/Qwen3-8B"
+    made = {"node_id": node_id, "provider_id": provider_id, "served": served, "verdict": verdict, "reason": reason}
+    return {**made, **counts, **more}

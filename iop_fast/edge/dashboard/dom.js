@@ -12,7 +12,7 @@ export const el = (tag, attributes = {}, ...children) => fill(document.createEle
 export const svg = (tag, attributes = {}, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
 export const byId = (id) => document.getElementById(id);
 
-// Text in the page's own words stays as it is; a name of the fleet is isolated, so that its characters turn nothing else.
+// A name of the fleet is isolated, so that its characters turn nothing around it.
 export const name = (text) => el("bdi", { class: "name" }, text);
 export const unseen = (text) => el("span", { class: "unseen" }, text);
 

@@ -10,7 +10,7 @@ const DECISIONS = {
   provider_unavailable: ({ why }) => `It would be refused (503): ${why || "no provider could take it"}.`,
   unsupported_by_model: () => "It would be refused (400): no provider of the model can do it.",
 };
-const SHAPES = { taken_next: "up", free: "up", full: "accepted", no_long_slot: "accepted", disabled: "disabled", draining: "draining" };
+const SHAPES = { taken_next: "up", free: "up", full: "accepted", no_long_slot: "accepted", disabled: "disabled", draining: "draining", node_offline: "offline" };
 
 export class Explain {
   constructor() {
@@ -52,9 +52,7 @@ async function answer(model, tokens) {
 function table({ model, candidates }) {
   const head = el("tr", {}, ...["Provider", "Slots", "Now"].map((text) => el("th", { scope: "col" }, text)));
   const rows = candidates.map((row) =>
-    el(
-      "tr",
-      { "data-verdict": row.verdict },
+    el("tr", {},
       el("th", { scope: "row" }, name(row.provider_id), el("small", {}, " on ", name(row.node_id), " as ", name(row.served))),
       el("td", {}, `${number(row.in_flight)}/${number(row.capacity)}`, row.long_capacity ? el("small", {}, ` long ${number(row.long_in_flight)}/${number(row.long_capacity)}`) : null),
       el("td", {}, glyph(SHAPES[row.verdict] ?? "trouble"), row.reason),

@@ -10,7 +10,7 @@ import { makeSlots, shortCount, spokenCount, updateSlots } from "./slots.js";
 const SHOWN_MAX = 120;
 const FILTER_FROM = 13;
 const MANY = 40;
-const LINKS = { ready: "ready", offline: "offline", draining: "shutting down", accepted: "preparing" };
+const LINKS = { draining: "shutting down", accepted: "preparing" };
 
 export class Fleet {
   constructor(changes) {
@@ -37,14 +37,13 @@ export class Fleet {
     if (byId("refreshes").parentElement !== column) column.append(byId("refreshes"));
   }
 
-  sum({ providers, nodes }, found, shown, asked) {
+  sum({ providers }, found, shown, asked) {
     const parts = [];
     const count = (some) => some.reduce((sum, one) => sum + one.providers.length, 0);
     const rest = found.filter((one) => !shown.includes(one));
     if (rest.length) parts.push(`Not drawn: ${restOf(rest)}.${asked ? "" : " The filter finds them."}`);
     const unsent = providers.total - providers.rows.length;
     if (unsent > 0) parts.push(`This page knows the first ${number(providers.rows.length)} of ${many(providers.total, "provider")}; iop status shows all.`);
-    else if (nodes.total > nodes.rows.length) parts.push(`This page knows the first ${number(nodes.rows.length)} of ${many(nodes.total, "node")}.`);
     setText(byId("filter-found"), asked ? `${many(count(found), "provider")} on ${many(found.length, "node")}.` : "");
     setText(byId("filter-rest"), parts.join(" "));
   }
@@ -59,7 +58,7 @@ export class Fleet {
       (LINKS[node.link] ?? node.link) +
         (node.link === "ready" ? "" : this.changes.since([`node ${node.node_id}`])) +
         (node.runs ? `, ${number(node.runs)} running` : "") +
-        (isBehind ? `, runs configuration ${node.observed_revision}, ${node.payload_revision} is on its way` : ""),
+        (isBehind ? `, still on configuration ${node.observed_revision}` : ""),
     );
     keep(one.list, providers, (row) => row.provider_id, makeProvider, (provider, row) => this.updateProvider(provider, row));
   }
@@ -72,7 +71,8 @@ export class Fleet {
     setText(one.count, shortCount(row));
     setText(one.spoken, spokenCount(row));
     const since = this.changes.since([`${row.node_id}/${row.provider_id}`]);
-    const state = row.state === "up" || row.state === "offline" ? "" : row.state === "disabled" ? "disabled" : `${row.state}${since}${row.reason ? `: ${row.reason}` : ""}`;
+    const isPlain = ["up", "offline", "disabled"].includes(row.state);
+    const state = isPlain ? (row.state === "disabled" ? "disabled" : "") : `${row.state}${since}${row.reason ? `: ${row.reason}` : ""}`;
     const more = [
       row.long_capacity ? `long ${number(row.long_in_flight)}/${number(row.long_capacity)}` : "",
       row.in_flight > row.capacity ? `${number(row.in_flight - row.capacity)} above capacity` : "",
@@ -127,11 +127,11 @@ function restOf(rest) {
 }
 
 function drawLegend() {
-  const cell = (kind, d, text) => [svg("svg", { class: "slots", width: 8, height: 18, viewBox: "0 0 8 18" }, svg("path", { class: kind, d })), el("span", {}, text)];
+  const cell = (kind, d, text) => el("span", {}, svg("svg", { class: "slots", width: 8, height: 18, viewBox: "0 0 8 18" }, svg("path", { class: kind, d })), text);
   byId("legend").append(
-    ...cell("taken", "M0 6h8v12h-8z", "runs"),
-    ...cell("free", "M.5 6.5h7v11h-7z", "free slot"),
-    ...cell("taken-long", "M0 0h8v18h-8zM3 3v12h2v-12z", "runs long"),
-    ...cell("free-long", "M.5.5h7v17h-7z", "free long slot"),
+    cell("taken", "M0 6h8v12h-8z", "runs"),
+    cell("free", "M.5 6.5h7v11h-7z", "free slot"),
+    cell("taken-long", "M0 0h8v18h-8zM3 3v12h2v-12z", "runs long"),
+    cell("free-long", "M.5.5h7v17h-7z", "free long slot"),
   );
 }

@@ -30,7 +30,7 @@ function reason(rows) {
   const wanted = rows.filter((row) => row.queued > 0).sort((a, b) => b.queued - a.queued);
   const full = wanted.filter((row) => row.state === "up" && row.in_flight >= row.capacity);
   if (full.length) return are(whole(full, rows) ?? full.map((row) => row.provider_id), "full");
-  const longs = wanted.filter((row) => row.state === "up" && row.long_in_flight >= row.long_capacity);
+  const longs = wanted.filter((row) => row.state === "up" && row.long_capacity && row.long_in_flight >= row.long_capacity);
   if (longs.length) return `no free long slot on ${names(longs.map((row) => row.provider_id))}`;
   return null;
 }
@@ -42,7 +42,7 @@ function whole(some, rows) {
   return isWhole ? [node] : null;
 }
 
-// What stands out: [{key, text, since}], the most pressing first. A key stays as long as the thing does.
+// What stands out: [{key, text, isBad}], the most pressing first. A key stays as long as the thing does.
 export function attention(view, history, changes) {
   const { edge, nodes, providers, queue, refreshes, config } = view;
   const items = [];
@@ -61,8 +61,8 @@ export function attention(view, history, changes) {
   const { failures, ended } = history.lastMinute();
   const worst = Object.entries(failures).sort((a, b) => b[1] - a[1]);
   if (worst.length) {
-    const failed = worst.reduce((sum, [, count]) => sum + count, 0);
-    say("failures", `${number(failed)} of ${many(ended, "request")} failed in the last minute: ${names(worst.map(([word, count]) => `${number(count)} ${plain(word)}`), 3)}.`);
+    const counts = worst.map(([word, count]) => `${number(count)} ${plain(word)}`);
+    say("failures", `Of ${many(ended, "request")} in the last minute failed: ${names(counts, 3)}.`);
   }
   const last = refreshes.find((one) => one.mode === "apply");
   if (last && !["applied", "no_change"].includes(last.status)) say(`refresh ${last.at}`, `The last refresh was not applied: ${plain(last.status)}. Revision ${config.revision} runs on.`);

@@ -15,14 +15,15 @@ export class History {
     this.bounds = [];
   }
 
-  // Fill up to this second; `now` is {running, waiting}, or null where the connection is lost.
+  // Fill up to this second; `now` is {running, waiting}, or null where the connection is lost. Seconds between two
+  // looks, of which a page in the background has many, are like the first: a difference would have been said.
   advance(second, now) {
-    const last = this.slots.at(-1)?.second ?? second - 1;
-    for (let at = Math.max(last + 1, second - SPAN_S); at <= second; at++) {
-      this.slots.push({ second: at, isKnown: now !== null, running: 0, waiting: 0, ended: 0, tokens: 0, outcomes: {}, waits: null, firsts: null });
+    const { second: last, running, waiting } = this.slots.at(-1) ?? { second: second - 1, ...now };
+    for (let at = Math.max(last + 1, second - SPAN_S + 1); at <= second; at++) {
+      this.slots.push({ second: at, isKnown: now !== null, running, waiting, ended: 0, tokens: 0, outcomes: {}, waits: null, firsts: null });
     }
-    if (this.slots.length > SPAN_S) this.slots.splice(0, this.slots.length - SPAN_S);
-    if (now) Object.assign(this.slots.at(-1), now);
+    this.slots.splice(0, this.slots.length - SPAN_S);
+    Object.assign(this.slots.at(-1), now);
   }
 
   rates({ requests, outcomes, completion_tokens: tokens }) {

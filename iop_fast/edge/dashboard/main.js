@@ -1,7 +1,7 @@
 // The page of an Edge's operator. It reads, and changes nothing.
 //
-// One object, `view`, holds the parts as the feed sent them last. Events put parts into it and ask for a frame;
-// the frame brings the page to it. Once a second the history moves on, whatever was sent.
+// `view` holds the parts as the feed sent them last. Events put parts into it and ask for a frame, which brings the
+// page to it. Once a second the history moves on, whatever was sent.
 
 import { byId, el, glyph, keep, setText } from "./dom.js";
 import { Explain } from "./explain.js";
@@ -30,29 +30,31 @@ const changes = {
   },
 };
 
-// What is said to who does not see the page: what begins and what is over, not more often than each SPEAK_MS.
+// What is said to who does not see the page, not more often than each SPEAK_MS: what began, and what is over.
 const speaker = {
-  said: null,
-  waiting: [],
+  spoken: new Map(),
+  now: new Map(),
+  notes: [],
   next: 0,
-  hear(items, isFirst) {
-    const now = new Map(items.map((one) => [one.key, one.text]));
-    if (!isFirst && this.said) {
-      for (const [key, text] of now) if (!this.said.has(key)) this.say(text);
-      for (const [key, text] of this.said) if (!now.has(key)) this.say(`Over: ${text}`);
-    }
-    this.said = now;
+  hear(items) {
+    this.now = new Map(items.map((one) => [one.key, one.text]));
+    if (this.missing(this.now, this.spoken).length || this.missing(this.spoken, this.now).length) this.hurry();
   },
-  say(text) {
-    this.waiting.push(text);
+  note(text) {
+    this.notes.push(text);
+    this.hurry();
+  },
+  hurry() {
     this.timer ??= setTimeout(() => this.speak(), Math.max(0, this.next - Date.now()));
   },
+  missing: (some, others) => [...some].filter(([key]) => !others.has(key)),
   speak() {
-    this.timer = undefined;
-    this.next = Date.now() + SPEAK_MS;
-    const more = this.waiting.length - 3;
-    setText(byId("spoken"), this.waiting.slice(0, 3).join(" ") + (more > 0 ? ` And ${more} more.` : ""));
-    this.waiting = [];
+    const kinds = new Set([...this.now.keys()].map((key) => key.split(" ")[0]));
+    const over = this.missing(this.spoken, this.now).filter(([key]) => !kinds.has(key.split(" ")[0]));
+    const began = this.missing(this.now, this.spoken);
+    const said = [...this.notes, ...began.map(([, text]) => text), ...over.map(([, text]) => `Over: ${text}`)];
+    if (said.length) setText(byId("spoken"), said.slice(0, 3).join(" ") + (said.length > 3 ? ` And ${said.length - 3} more.` : ""));
+    [this.timer, this.next, this.notes, this.spoken] = [undefined, Date.now() + SPEAK_MS, [], this.now];
   },
 };
 
@@ -74,7 +76,7 @@ function take(parts, isChange) {
   history.advance(Math.floor(Date.now() / 1000), load());
   if (isChange && parts.rates) history.rates(parts.rates);
   if (isChange && parts.durations) history.durations(parts.durations);
-  if (wasAt && wasAt !== view.edge.started_at) speaker.say("The Edge was started anew.");
+  if (wasAt && wasAt !== view.edge.started_at) speaker.note("The Edge was started anew.");
   ask();
 }
 
@@ -107,12 +109,11 @@ function drawHeadline() {
     byId("headline").replaceChildren(...parts.map((part) => (typeof part === "string" ? part : el(part[0] === "name" ? "bdi" : "b", { class: part[0] }, part[1]))));
   }
   const items = attention(view, history, changes);
-  const isFirst = speaker.said === null;
-  if (isFirst) speaker.say(text);
-  if (!lost) speaker.hear(items, isFirst);
+  if (!speaker.next && !speaker.notes.length) speaker.note(text);
+  if (!lost) speaker.hear(items);
   const shown = items.slice(0, items.length > ATTENTION_MAX ? ATTENTION_MAX - 1 : ATTENTION_MAX);
   if (shown.length < items.length) shown.push({ key: "more", text: `And ${items.length - shown.length} more.`, isBad: false });
-  if (!shown.length) shown.push({ key: "none", text: "Nothing needs attention." });
+  if (!shown.length && !lost) shown.push({ key: "none", text: "Nothing needs attention." });
   keep(byId("attention"), shown, (one) => one.key, makeItem, ({ text }, one) => setText(text, one.text));
 }
 
@@ -129,10 +130,10 @@ function drawConnection() {
     setText(byId("connection"), view ? `live · ${clock(new Date())}` : "connecting");
     return;
   }
-  const why = lost.busy ? "the Edge has as many readers as it takes" : "the Edge does not answer";
-  const since = lost.at ? `Stale since ${clock(new Date(lost.at))} (${span(Date.now() - lost.at)}): ${why}.` : `Not connected: ${why}.`;
-  setText(byId("connection"), lost.at ? `stale since ${clock(new Date(lost.at))}` : "not connected");
-  setText(byId("lost-text"), `${since} This page tries again by itself.`);
+  const why = lost.busy ? "has as many readers as it takes" : "does not answer";
+  const since = lost.at ? `stale since ${clock(new Date(lost.at))}` : "not connected";
+  setText(byId("connection"), since);
+  setText(byId("lost-text"), `${since}${lost.at ? ` (${span(Date.now() - lost.at)})` : ""}: the Edge ${why}. This page tries again by itself.`);
   if (!view) setText(byId("headline"), "No figures yet.");
 }
 
@@ -140,12 +141,12 @@ const stream = new Stream("events", {
   snapshot: (parts) => take(parts, false),
   change: (parts) => take(parts, true),
   live() {
-    if (lost) speaker.say("Connected again.");
+    if (lost) speaker.note("Connected again.");
     lost = null;
     ask();
   },
   lost(how) {
-    if (!lost) speaker.say(`Connection lost; the figures are stale${how.at ? ` since ${clock(new Date(how.at))}` : ""}.`);
+    if (!lost) speaker.note(`Connection lost; the figures are stale${how.at ? ` since ${clock(new Date(how.at))}` : ""}.`);
     lost = { ...how, busy: how.busy || (lost?.busy ?? false) };
     ask();
   },

@@ -1,6 +1,6 @@
 // Five minutes as four small plots, drawn anew each second. The numbers beside them are those of now.
 
-import { byId, el, setAttr, setText, svg, unseen } from "./dom.js";
+import { byId, el, setAttr, setText, svg } from "./dom.js";
 import { number, rate, span } from "./format.js";
 import { SPAN_S, WINDOW_S } from "./history.js";
 
@@ -10,10 +10,10 @@ export class Plots {
   constructor() {
     const place = byId("plots");
     this.all = [
-      makePlot(place, "Running and waiting", [["run", "run"], ["wait", "wait"]], this.load),
+      makePlot(place, "Running and waiting, last 5 min", [["run", "run"], ["wait", "wait"]], this.load),
       makePlot(place, "Ended per second", [["run", "/s"], ["bad", "failed"]], this.ends),
-      makePlot(place, "Wait for a slot", [["run", "p50"], ["wait", "p95"]], this.waits),
-      makePlot(place, "Time to first byte", [["run", "p50"], ["wait", "p95"]], this.firsts),
+      makePlot(place, "Wait for a slot", [["run", "p50"], ["wait", "p95"]], quantiles("waits")),
+      makePlot(place, "Time to first byte", [["run", "p50"], ["wait", "p95"]], quantiles("firsts")),
     ];
   }
 
@@ -33,15 +33,9 @@ export class Plots {
       { values: means(failures), fill: failures, say: rate },
     ];
   }
-
-  waits(history) {
-    return [0.5, 0.95].map((share) => ({ values: history.quantiles("waits", share), say: span }));
-  }
-
-  firsts(history) {
-    return [0.5, 0.95].map((share) => ({ values: history.quantiles("firsts", share), say: span }));
-  }
 }
+
+const quantiles = (name) => (history) => [0.5, 0.95].map((share) => ({ values: history.quantiles(name, share), say: span }));
 
 function makePlot(place, title, kinds, read) {
   const picture = svg("svg", { class: "plot", viewBox: `0 0 ${SPAN_S} ${HIGH}`, preserveAspectRatio: "none", role: "img" });
@@ -52,7 +46,7 @@ function makePlot(place, title, kinds, read) {
     path: picture.appendChild(svg("path", { class: `series ${kind}` })),
     value: el("b", { class: kind }),
   }));
-  const most = el("span", { class: "most", "aria-hidden": "true" });
+  const most = el("span", { "aria-hidden": "true" });
   const more = el("span", { class: "more" });
   const key = el("p", { class: "key" }, ...series.flatMap((one) => [el("span", {}, one.value, ` ${one.label}`), " "]), more);
   place.append(el("div", { class: "figure" }, el("h3", {}, title), key, el("div", { class: "frame" }, picture, most)));
@@ -75,7 +69,7 @@ function drawPlot(plot, drawn) {
   }
   setText(plot.more, drawn[0].more ?? "");
   setText(plot.most, peak ? drawn[0].say(top) : "");
-  setAttr(plot.picture, "aria-label", `${plot.title}, five minutes: now ${said.join(", ")}; at most ${peak ? drawn[0].say(peak) : "nothing"}`);
+  setAttr(plot.picture, "aria-label", `${plot.title}: now ${said.join(", ")}; at most ${peak ? drawn[0].say(peak) : "nothing"}`);
 }
 
 const x = (values, at) => SPAN_S - values.length + at;

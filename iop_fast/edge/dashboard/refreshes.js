@@ -43,12 +43,9 @@ function paths({ changed_paths: changed, changes, errors }) {
     ...changed.map((one) => [name(one.path), ` ${change(one)}`, ...needs(one)]),
   ];
   if (items.length <= PATHS_MAX) return list(items);
-  const left = Math.max(changes, changed.length) + errors.length - PATHS_MAX;
-  const unnamed = left - (items.length - PATHS_MAX);
-  return [
-    ...list(items.slice(0, PATHS_MAX)),
-    el("details", {}, el("summary", {}, `${number(left)} more`), ...list(items.slice(PATHS_MAX)), unnamed > 0 ? el("p", { class: "sub" }, `and ${number(unnamed)} that are not sent here`) : null),
-  ];
+  const unsent = changes - changed.length;
+  const more = el("summary", {}, `${number(items.length - PATHS_MAX)} more${unsent > 0 ? ` of ${number(unsent + items.length - PATHS_MAX)}` : ""}`);
+  return [...list(items.slice(0, PATHS_MAX)), el("details", {}, more, ...list(items.slice(PATHS_MAX)))];
 }
 
 const value = (one) => shorten(typeof one === "string" ? one : JSON.stringify(one), VALUE_MAX);

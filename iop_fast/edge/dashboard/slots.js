@@ -1,5 +1,5 @@
-// A provider's slots as cells: filled ones are taken, tall ones may hold a long request, those past the gap are more
-// than there are (a capacity was lowered; what runs goes on). Above CELLS_MAX they are a bar.
+// A provider's slots as cells: filled ones are taken, tall ones may hold a long request, those past the gap are above
+// a capacity that was lowered. More than CELLS_MAX are a bar.
 
 import { setAttr, svg } from "./dom.js";
 import { many, number } from "./format.js";

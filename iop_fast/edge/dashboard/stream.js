@@ -1,8 +1,7 @@
 // The feed of the Edge: comes again by itself, and says when the figures are old.
 //
-// The feed sends something at least every 5 s. A connection that fails, or that is silent for longer than
-// SILENCE_MS, is lost: what is shown is stale since the last event. Coming again is ours, not EventSource's,
-// which gives up for good when it is refused (the feed has room for few readers).
+// Something comes at least every 5 s. A connection that fails or is silent for SILENCE_MS is lost: what is shown is
+// stale since the last event. Coming again is ours: EventSource gives up where it is refused, as too many readers are.
 
 const SILENCE_MS = 12_000;
 const DELAYS_MS = [500, 1_000, 2_000, 4_000];
