@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a newcomer does, as the README says it: a fresh clone, an empty environment, `make up`, the two programs that it
-# prints run as printed, streams left at random, another maker's client, Ctrl-C; then the same model in the Node itself
+# prints run as printed, streams left at random, another maker's client, Ctrl-C; then the same model run by the Node
 # (`iop up --native`). Fails when a step fails or a process is left. MODEL=echo needs no download of weights; CLIENTS=1 also runs the npm client (needs node and npm).
 set -euo pipefail
 cd "$(dirname "$0")/.."

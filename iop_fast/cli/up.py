@@ -54,7 +54,7 @@ native_models:
   - {{id: echo, adapter: echo, options: {{chunk_ms: 20}}}}
 """
 
-# The small model in the Node itself.
+# The small model in a process of the Node's.
 NATIVE_TEMPLATE = """\
   - id: {id}
     adapter: llama_cpp
@@ -104,7 +104,7 @@ class Fleet:
 @click.option(
     "--native",
     is_flag=True,
-    help="Run smollm2 in the Node itself, not in llama.cpp's HTTP server: chats, completions and embeddings only.",
+    help="Have the Node run smollm2, not llama.cpp's HTTP server: chats, completions and embeddings only.",
 )
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="Run the fleet of this Edge file instead.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="Port for clients.")

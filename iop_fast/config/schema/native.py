@@ -43,10 +43,9 @@ class EchoOptions(Section):
 
 
 class LlamaCppOptions(Section):
-    """Options of the adapter `llama_cpp`, which runs a GGUF model in the Node (the extra `llm` of the package).
-
-    While llama.cpp sets a model up, everything else of its Node waits: about a second for a small one. A model that
-    takes many seconds belongs behind llama.cpp's own server, as a provider of the type `llama_cpp`.
+    """Options of the adapter `llama_cpp`, which runs a GGUF model in a process of the Node's (the extra `llm` of the
+    package). Should that process die, its requests end and another one is started; the Node and its other providers
+    serve on.
     """
 
     path: Annotated[Text, AfterValidator(check_path)] = setting(

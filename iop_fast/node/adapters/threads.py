@@ -1,13 +1,13 @@
-"""Normalized runs whose work blocks: done in a worker thread, told on the event loop.
+"""Normalized runs whose work blocks: done in a thread, told on the event loop.
 
     loop    start, pause, resume, cancel; every call of the sink
-    worker  `work(teller)`, which speaks through the Teller
+    thread  `work(teller)`, which speaks through the Teller
 
-What the worker says is put into one list and taken up by the loop in one call for all of it, so that a model that makes
-tokens faster than the loop turns costs a turn and not a call a token. A worker that may not go on, because the client
+What the thread says is put into one list and taken up by the loop in one call for all of it, so that a model that makes
+tokens faster than the loop turns costs a turn and not a call a token. A thread that may not go on, because the client
 reads no further, waits inside the Teller's call; one whose run is cancelled is told so by the next call and returns.
 
-The end is `work`'s return value, or INTERNAL for what it raises, and it is told when the worker has left: a slot is not
+The end is `work`'s return value, or INTERNAL for what it raises, and it is told when the thread has left: a slot is not
 given to another request while the thread still works for this one. A run that no thread has begun is cancelled at once.
 """
 
@@ -32,18 +32,18 @@ Work = Callable[["Teller"], End]
 
 
 class Cancelled(Exception):
-    """The run was cancelled: the worker leaves. Raised by the Teller in the worker's thread."""
+    """The run was cancelled: its thread leaves. Raised by the Teller there."""
 
 
 class Teller:
-    """What a worker calls, in its thread, in the place of the sink. Every call may wait, and may raise Cancelled."""
+    """What the work calls, in its thread, in the place of the sink. Every call may wait, and may raise Cancelled."""
 
     def __init__(self, run: ThreadRun) -> None:
         self._run = run
 
     @property
     def is_cancelled(self) -> bool:
-        """True when there is nobody left to tell; for a worker that can stop between calls."""
+        """True when there is nobody left to tell; for work that can stop between calls."""
         return self._run.is_cancelled
 
     def text(self, text: str, index: int = 0) -> None:
@@ -109,7 +109,7 @@ class ThreadRun:
             self._loop.call_soon(self._end, CANCELLED)
 
     def _take_up(self) -> None:
-        """Pass on what the worker has said."""
+        """Pass on what the thread has said."""
         with self._lock:
             said, self._said = self._said, []
         try:
@@ -127,7 +127,7 @@ class ThreadRun:
         self._on_over(self)
         self._sink.on_end(CANCELLED if self.is_cancelled and end.status == pb.RunEnd.OK else end)
 
-    # The worker's.
+    # The thread's.
 
     def tell(self, say: Callable[[RunSink], None]) -> None:
         """Have something said on the event loop; wait while the run is paused. Raises Cancelled."""
@@ -148,7 +148,7 @@ class ThreadRun:
         except Cancelled:
             end = CANCELLED
         except Exception as error:  # noqa: BLE001 - the run must end, and the thread serves others
-            log.failure("worker_failed", error)
+            log.failure("work_failed", error)
             end = FAILED
         try:
             self._loop.call_soon_threadsafe(self._end, end)
