@@ -66,6 +66,8 @@ VALUES: dict[str, Any] = {
     "admin.listen": "unix:/run/iop.sock",
     "observe.listen": "127.0.0.1:9090",
     "control_plane.address": "control.example:443",
+    "tracing.endpoint": "http://127.0.0.1:4/v1/traces",
+    "tracing.sample_ratio": 0.5,
     "edge.link.window_bytes": 1_048_576,
     "edge.link.run_window_bytes": 131_072,
     "openai.principal_tokens.token_hash_sha256": "b" * 64,
