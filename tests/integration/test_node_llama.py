@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import iop_fast
 from iop_fast.config.schema import NodeLimits
 from iop_fast.node.adapters import Surroundings
 from iop_fast.node.adapters.llama_cpp import LlamaCppAdapter, make_llama_cpp
@@ -26,7 +27,8 @@ from tests.integration.node_bench import on_uvloop, until
 from tests.unit.node.adapters.run_sink import RecordingRunSink, chat, completion, embedding
 from tests.unit.node.worlds import provider
 
-LIBRARY = Path(__file__).resolve().parents[1] / "fakes" / "native_library"
+# Where a worker finds the fake, and this build: a traced one is imported by its path.
+MODULES = f"{Path(__file__).resolve().parents[1] / 'fakes' / 'native_library'}:{Path(iop_fast.__file__).parents[1]}"
 # A worker starts in a second, and in many on a machine that does much else.
 LIMIT_S = 60.0
 
@@ -47,7 +49,7 @@ class Model:
     """An adapter, and the reasons of its states."""
 
     def __init__(self, path: Path, **options: Any) -> None:
-        environ = {"PYTHONPATH": str(LIBRARY), "PATH": os.defpath, "IOP_NODE_TOKEN": "secret"}
+        environ = {"PYTHONPATH": MODULES, "PATH": os.defpath, "IOP_NODE_TOKEN": "secret"}
         around = Surroundings(asyncio.get_running_loop(), environ, {}, NodeLimits())
         made = make_llama_cpp({"path": str(path)} | options, around)
         assert isinstance(made, LlamaCppAdapter)
@@ -229,8 +231,10 @@ NODE = """
 
 def test_a_worker_ends_with_its_node_whatever_it_does(model: Path) -> None:
     os.mkfifo(model.parent / "hold")
-    command = [sys.executable, "-c", textwrap.dedent(NODE), str(model), str(LIBRARY)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={"TMPDIR": tempfile.gettempdir()}) as node:
+    command = [sys.executable, "-c", textwrap.dedent(NODE), str(model), MODULES]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={"TMPDIR": tempfile.gettempdir(), "PYTHONPATH": MODULES}
+    ) as node:
         try:
             assert node.stdout is not None
             pid = int(node.stdout.readline())
