@@ -124,7 +124,8 @@ bench: $(VENV)/.built
 bench-core: $(VENV)/.built
 	$(PY) -m benchmarks.core_ratios
 
-## The core's instructions per operation before and after this change (needs valgrind); BASE= names what it is before.
+## Instructions per operation of the core, per request and chunk of the Edge, before and after this change (needs valgrind);
+## BASE= names what it is before.
 guard: $(VENV)/.dev
 	$(PY) -m benchmarks.core_guard $(BASE)
 

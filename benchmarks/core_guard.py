@@ -1,4 +1,4 @@
-"""Compare the instructions that hot operations of the admission core take, before and after a change.
+"""Compare the instructions that hot operations take, before and after a change: the admission core's, the Edge's.
 
     python -m benchmarks.core_guard [BASE]
 
@@ -6,7 +6,10 @@ The base is BASE, else the commit where this branch left the main one, else (on 
 working tree differs from it, else HEAD's parent. Both sides are built by their own setup.py in build/guard, from
 tracked files alone, and run under callgrind, which counts the same on a busy machine as on an idle one. Fails when an
 operation takes more than GROWTH_MAX more. Figures are printed and not kept. Without valgrind, or without a base (a
-first commit, a shallow clone), it says so and passes.
+first commit, a shallow clone, one that the operations do not run with), it says so and passes.
+
+Two guards, each with trees of its own: the core's operations need the core alone; those of the Edge (a request with its
+answer, a chunk of a stream) need every compiled module, which takes minutes the first time.
 """
 
 from __future__ import annotations
@@ -16,20 +19,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks.core_operations import COUNT
+from benchmarks import core_operations, edge_operations
 from scripts.debug_tree import copy_tree
 
 ROOT = Path(__file__).resolve().parent.parent
-GUARD = ROOT / "build" / "guard"
 GROWTH_MAX = 0.03
 MAIN_BRANCHES = ("origin/main", "main")
 
 VALGRIND = ("valgrind", "--tool=callgrind", "--dump-before=getppid")
 
-# setup.py of either side, with only the modules that the operations use.
-BUILD = """
+# setup.py of either side, with only the modules of the core.
+CORE_BUILD = """
 import runpy, sys
 import Cython.Build as build
 every = build.cythonize
@@ -38,6 +42,25 @@ build.cythonize = lambda modules, **options: every(
 sys.argv = ["setup.py", "--quiet", "build_ext", "--inplace"]
 runpy.run_path("setup.py", run_name="__main__")
 """
+
+
+class Guard(NamedTuple):
+    """What is compared: `folder` holds both trees, `operations` is a file beside this one whose every operation runs
+    `count` times, `build` builds what it needs."""
+
+    folder: Path
+    operations: str
+    count: int
+    build: Sequence[str]
+
+
+CORE = Guard(ROOT / "build" / "guard", "core_operations.py", core_operations.COUNT, ("-c", CORE_BUILD))
+EDGE = Guard(
+    ROOT / "build" / "guard-edge",
+    "edge_operations.py",
+    edge_operations.COUNT,
+    ("setup.py", "--quiet", "build_ext", "--inplace"),
+)
 
 
 def git(*arguments: str, root: Path = ROOT) -> str | None:
@@ -70,16 +93,17 @@ def unpack(commit: str, tree: Path) -> None:
     subprocess.run(["tar", "-x"], cwd=tree, input=archive, check=True)
 
 
-def build(tree: Path) -> bool:
-    run = subprocess.run([sys.executable, "-c", BUILD], cwd=tree, capture_output=True, text=True, check=False)
+def build(tree: Path, command: Sequence[str] = CORE.build) -> bool:
+    """Build a tree in place; False, with what the compiler said on stderr, when that fails."""
+    run = subprocess.run([sys.executable, *command], cwd=tree, capture_output=True, text=True, check=False)
     if run.returncode:
         print(run.stdout + run.stderr, file=sys.stderr)
     return run.returncode == 0
 
 
-def count(tree: Path) -> dict[str, float]:
-    """Instructions of one operation each, under the package in `tree`."""
-    operations = Path(__file__).with_name("core_operations.py")
+def count(tree: Path, guard: Guard) -> dict[str, float] | None:
+    """Instructions of one operation each, under the package in `tree`; None when the operations do not run there."""
+    operations = Path(__file__).with_name(guard.operations)
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     with tempfile.TemporaryDirectory(prefix="guard-") as scratch:
         out = Path(scratch) / "out"
@@ -93,9 +117,9 @@ def count(tree: Path) -> dict[str, float]:
         )
         if run.returncode:
             print(run.stderr, file=sys.stderr)
-            raise SystemExit(f"guard: the operations do not run in {tree}")
+            return None
         return {
-            name: total_of(out.with_name(f"out.{2 * place + 2}")) / COUNT
+            name: total_of(out.with_name(f"out.{2 * place + 2}")) / guard.count
             for place, name in enumerate(run.stdout.split())
         }
 
@@ -127,21 +151,33 @@ def main(arguments: list[str]) -> int:
     if base is None or git("cat-file", "-e", f"{base}^{{tree}}") is None:
         print("guard: no base commit here (a first commit, or a shallow clone): nothing is compared")
         return 0
-    before, after = GUARD / base, GUARD / "change"
-    for stale in GUARD.glob("*"):
+    print(f"guard: base {base[:12]}, change: the working tree")
+    return 0 if all([compare(base, CORE), compare(base, EDGE)]) else 1
+
+
+def compare(base: str, guard: Guard) -> bool:
+    """Build both sides of a guard and compare them; False when an operation has grown too much, or cannot run."""
+    before, after = guard.folder / base, guard.folder / "change"
+    for stale in guard.folder.glob("*"):
         if stale not in (before, after):
             shutil.rmtree(stale)
     if not (before / "built").exists():
         unpack(base, before)
-        if not build(before):
-            print(f"guard: the base {base[:12]} does not build here: nothing is compared")
-            return 0
+        if not build(before, guard.build):
+            print(f"guard: the base {base[:12]} does not build here: {guard.operations} is not compared")
+            return True
         (before / "built").touch()
     copy_tree(after)
-    if not build(after):
-        return 1
-    print(f"guard: base {base[:12]}, change: the working tree")
-    return 0 if report(count(before), count(after)) else 1
+    if not build(after, guard.build):
+        return False
+    changed = count(after, guard)
+    if changed is None:
+        return False
+    known = count(before, guard)
+    if known is None:
+        print(f"guard: {guard.operations} does not run with the base {base[:12]}: nothing is compared")
+        return True
+    return report(known, changed)
 
 
 if __name__ == "__main__":

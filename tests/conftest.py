@@ -10,13 +10,13 @@ PACKAGE = Path(__file__).resolve().parents[1] / "iop_fast"
 
 
 def stale_modules() -> list[str]:
-    """Typed modules whose compiled form is older than their source."""
+    """Typed modules whose compiled form is older than their source, or than the C types of any other: a module that is
+    compiled for other types than those of its neighbour reads memory that is none of its own."""
+    interfaces = [path for path in PACKAGE.rglob("*.pxd") if path.with_suffix(".py").exists()]
+    typed = max((path.stat().st_mtime for path in interfaces), default=0.0)
     stale = []
-    for interface in PACKAGE.rglob("*.pxd"):
-        source = interface.with_suffix(".py")
-        if not source.exists():
-            continue
-        written = max(source.stat().st_mtime, interface.stat().st_mtime)
+    for source in (path.with_suffix(".py") for path in interfaces):
+        written = max(source.stat().st_mtime, typed)
         if any(built.stat().st_mtime < written for built in source.parent.glob(f"{source.stem}.*.so")):
             stale.append(str(source.relative_to(PACKAGE)))
     return stale

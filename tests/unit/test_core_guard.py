@@ -93,3 +93,22 @@ def test_without_valgrind_it_says_so_and_passes(
     monkeypatch.setenv("PATH", "")
     assert core_guard.main([]) == 0
     assert "valgrind is not installed" in capsys.readouterr().out
+
+
+def test_a_base_that_the_operations_do_not_run_with_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guard = core_guard.EDGE._replace(folder=tmp_path)
+    (tmp_path / "stale").mkdir()
+    counts: dict[str, dict[str, float] | None] = {"base": None, "change": {"edge_request": 100.0}}
+    monkeypatch.setattr(core_guard, "unpack", lambda commit, tree: tree.mkdir())
+    monkeypatch.setattr(core_guard, "build", lambda tree, command: True)
+    monkeypatch.setattr(core_guard, "copy_tree", lambda tree: None)
+    monkeypatch.setattr(core_guard, "count", lambda tree, guard: counts[tree.name])
+    assert core_guard.compare("base", guard)
+    assert "does not run with the base base" in capsys.readouterr().out
+    assert not (tmp_path / "stale").exists()
+    counts["base"] = {"edge_request": 90.0}
+    assert not core_guard.compare("base", guard)
+    counts["change"] = None
+    assert not core_guard.compare("base", guard)
