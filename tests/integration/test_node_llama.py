@@ -205,9 +205,13 @@ async def held_load(path: Path) -> None:
     async with served(path) as at:
         await until(lambda: at.health.reason == "loading small.gguf: setting up", "it is set up", LIMIT_S)
         # It is closed while the library holds Python's lock, and does not wait for that.
+    async with served(path) as at:
+        await until(lambda: at.health.reason == "loading small.gguf: setting up", "it is set up", LIMIT_S)
+        os.kill(at.pid, signal.SIGSTOP)  # deaf to SIGTERM
 
 
-def test_the_library_holds_up_its_worker_alone(model: Path) -> None:
+def test_the_library_holds_up_its_worker_alone(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iop_fast.node.adapters.llama_link.TERM_LIMIT_S", 0.5)
     held_load(model)
 
 
