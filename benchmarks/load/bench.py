@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.load import proc
 from benchmarks.load.clients import ClosedLoad, FreshLoad, Load, OfferedLoad, StreamLoad
 from benchmarks.load.figures import Slot, histogram_of, lateness_share, medians, percentile, spreads
-from benchmarks.load.fleet import Fleet, start_edge
+from benchmarks.load.fleet import EVENT_ENGINE_OFF, Fleet, start_edge
 from benchmarks.load.pacing import now_ns
 from benchmarks.load.peers import start_litellm, start_portkey
 from benchmarks.load.proxies import start_haproxy, start_nginx
@@ -44,6 +44,7 @@ STARTERS: dict[str, Starter] = {
     "portkey": start_portkey,
     "edge": start_edge,
     "edge-library-node": partial(start_edge, name="edge-library-node", node_module="benchmarks.load.library_node"),
+    "edge-event-engine-off": partial(start_edge, name="edge-event-engine-off", environment=EVENT_ENGINE_OFF),
 }
 
 Slots = dict[str, list[Slot]]

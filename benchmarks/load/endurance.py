@@ -12,11 +12,11 @@ from benchmarks.load.clients import Load, StreamLoad
 from benchmarks.load.figures import Slot, gauge_of, slope
 from benchmarks.load.fleet import Fleet
 from benchmarks.load.strained import until_idle
-from benchmarks.load.subjects import Subject
+from benchmarks.load.subjects import LINE, Subject
 
 STREAMS = 1000
 WAITERS = 1000
-IDLE_CONNECTIONS = 1000
+HOLD_S = 2.0
 SAMPLE_S = 1.0
 # Memory is still being found in the first part of a soak; the slope is that of the rest.
 WARM_SHARE = 0.4
@@ -40,41 +40,38 @@ async def held_memory(bench: Bench, subject: Subject) -> Slot:
     figures: Slot = {"rss_before_mib": subject.rss() / 2**20}
     if subject.pids("node"):
         figures["node_rss_before_mib"] = subject.rss("node") / 2**20
-    slow = subject.name in ("litellm", "portkey")
-    number = 100 if slow else STREAMS
-    figures["rss_kib_stream"] = await grown_kib(subject, streams(subject.wide, number, every=500, chunks=20), number)
+    number = 100 if subject.name in ("litellm", "portkey") else STREAMS
+    figures |= await grown_kib(subject, streams(subject.wide, number, every=500, chunks=20), number, "stream")
     if isinstance(subject, Fleet):
-        figures["node_rss_kib_stream"] = await grown_kib(
-            subject, streams(subject.wide, number, every=500, chunks=20), number, "node"
-        )
         await until_idle(bench)
-        figures["rss_kib_waiter"] = await waiter_kib(bench, subject)
+        figures |= await waiters_kib(bench, subject)
     figures["rss_after_mib"] = subject.rss() / 2**20
     return figures
 
 
-async def grown_kib(subject: Subject, load: Load, number: int, role: str = "gateway") -> float:
-    """What each of so many things held costs in memory, over what the process had before."""
-    before = subject.rss(role)
+async def grown_kib(subject: Subject, load: Load, number: int, what: str) -> Slot:
+    """What each of so many things held costs in memory, over what gateway and Node had before."""
+    roles = {role: prefix for role, prefix in (("gateway", ""), ("node", "node_")) if subject.pids(role)}
+    before = {role: subject.rss(role) for role in roles}
     await load.open()
     try:
         await load.start()
-        await asyncio.sleep(2.0)
-        return (subject.rss(role) - before) / number / 1024
+        await asyncio.sleep(HOLD_S)
+        grown = {role: subject.rss(role) - before[role] for role in roles}
+        return {f"{prefix}rss_kib_{what}": grown[role] / number / 1024 for role, prefix in roles.items()}
     finally:
         await load.close()
         await asyncio.sleep(0.5)
 
 
-async def waiter_kib(bench: Bench, fleet: Fleet) -> float:
+async def waiters_kib(bench: Bench, fleet: Fleet) -> Slot:
     """Memory of a waiting request, its connection and 1 KiB of body included."""
     fleet.configure(line=2 * WAITERS)
     await asyncio.to_thread(fleet.refresh)
-    stalled = type(fleet.wide)(fleet.wide.port, "stalled")
-    load = StreamLoad(stalled.port, WAITERS, stalled.requests(streamed=True, stall=1))
-    grown = await grown_kib(fleet, load, WAITERS)
+    load = StreamLoad(fleet.stalled.port, WAITERS, fleet.stalled.requests(streamed=True, stall=1))
+    grown = await grown_kib(fleet, load, WAITERS, "waiter")
     await until_idle(bench)
-    fleet.configure(line=64)
+    fleet.configure(line=LINE)
     await asyncio.to_thread(fleet.refresh)
     return grown
 

@@ -51,8 +51,22 @@ token_env: IOP_NODE_TOKEN
 """
 
 
+# gRPC without its event engine: an experiment of its makers (docs/sizing.md).
+EVENT_ENGINE_OFF = {"GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener"}
+
+
 class Fleet(Subject):
     """An Edge with one Node. Its configuration can be changed while it runs."""
+
+    @property
+    def stalled(self) -> Target:
+        """A model whose backend has two slots, to be stalled."""
+        return Target(self.wide.port, "stalled")
+
+    @property
+    def beside(self) -> Target:
+        """A model with a backend of its own."""
+        return Target(self.wide.port, "beside")
 
     def configure(self, **changes: int) -> None:
         """Write the Edge's file; `line` is max_queue, `capacity` that of one wide provider."""
@@ -102,8 +116,14 @@ def scrape(address: str) -> str:
         connection.close()
 
 
-def start_edge(folder: Path, upstream: int, name: str = "edge", node_module: str = "iop_fast.cli") -> Fleet:
-    """Edge and Node of this checkout; the Node may run by another module."""
+def start_edge(
+    folder: Path,
+    upstream: int,
+    name: str = "edge",
+    node_module: str = "iop_fast.cli",
+    environment: dict[str, str] | None = None,
+) -> Fleet:
+    """Edge and Node of this checkout; the Node may run by another module, both in another environment."""
     from iop_fast.cli.admin_client import AdminError
 
     port, link, admin, observe = free_port(), free_port(), free_port(), free_port()
@@ -131,10 +151,11 @@ def start_edge(folder: Path, upstream: int, name: str = "edge", node_module: str
     fleet.prepare(edge, settings, observe)
     node.write_text(NODE_CONFIG.format(link=link, observe=observe))
     iop = [sys.executable, "-m"]
-    fleet.processes["gateway"] = start([*iop, "iop_fast.cli", "edge", "-c", str(edge)], SUBJECT_CORE, log)
-    fleet.processes["node"] = start(
-        [*iop, node_module, "node", "-c", str(node)], OTHER_CORES, log, {"IOP_NODE_TOKEN": token}
-    )
+    more = environment or {}
+    edge_command, node_command = [*iop, "iop_fast.cli", "edge"], [*iop, node_module, "node"]
+    fleet.processes["gateway"] = start([*edge_command, "-c", str(edge)], SUBJECT_CORE, log, more)
+    node_environment = {"IOP_NODE_TOKEN": token, **more}
+    fleet.processes["node"] = start([*node_command, "-c", str(node)], OTHER_CORES, log, node_environment)
 
     def is_ready() -> bool:
         try:

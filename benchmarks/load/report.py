@@ -56,6 +56,7 @@ COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("after MiB", "rss_after_mib", ".1f"),
         ("node idle MiB", "node_rss_before_mib", ".1f"),
         ("node KiB/stream", "node_rss_kib_stream", ".1f"),
+        ("node KiB/waiter", "node_rss_kib_waiter", ".1f"),
     ),
     "soak": (
         ("requests", "requests", ".0f"),

@@ -23,9 +23,10 @@ from benchmarks.load.clients import Load
 from benchmarks.load.figures import Slot
 from benchmarks.load.subjects import Subject, Target
 
-ALL = ["direct", "haproxy-bare", "haproxy-same-work", "nginx", "litellm", "portkey", "edge", "edge-library-node"]
 # Those that carry thousands of requests a second; the others would only wait for their own queues.
-FAST = ["direct", "haproxy-bare", "haproxy-same-work", "nginx", "edge", "edge-library-node"]
+OURS = ["edge", "edge-library-node", "edge-event-engine-off"]
+FAST = ["direct", "haproxy-bare", "haproxy-same-work", "nginx", *OURS]
+ALL = ["direct", "haproxy-bare", "haproxy-same-work", "nginx", "litellm", "portkey", *OURS]
 
 # What the slowest subject carries with something to spare, so that all of them can be compared at one rate.
 COMMON_RATE = 25

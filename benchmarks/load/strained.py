@@ -172,8 +172,7 @@ async def pools(bench: Bench) -> Result:
     """A backend that stalls, with a line of its own, beside a healthy one that must not care."""
     result = Result("200 requests/s on a healthy pool, alone and beside one that stalls", "request")
     fleet = bench.fleet
-    stalled = Target(fleet.wide.port, "stalled")
-    beside = Target(fleet.wide.port, "beside")
+    stalled, beside = fleet.stalled, fleet.beside
     slots: Slots = {"edge": [], "edge, one stalls": []}
     for _ in range(bench.plan.rounds):
         slots["edge"].append(await beside_load(bench, beside))
