@@ -119,6 +119,10 @@ class Bench:
             for pid in self.spinning:
                 os.kill(pid, signal.SIGCONT)
 
+    def dead(self) -> list[str]:
+        """What has ended by itself."""
+        return [line for subject in self.subjects.values() for line in subject.dead()]
+
     def stop(self) -> None:
         """End everything."""
         for subject in (*self.subjects.values(), self.upstream):

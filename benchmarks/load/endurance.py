@@ -30,8 +30,12 @@ async def memory(bench: Bench) -> Result:
     result = Result("resident memory", "process")
     for name in ("haproxy-bare", "nginx", "litellm", "portkey", "edge"):
         subject = bench.subjects.get(name)
-        if subject is not None:
+        if subject is None:
+            continue
+        try:
             result.subjects[name] = await held_memory(bench, subject)
+        except (OSError, TimeoutError) as why:
+            result.missing[name] = f"{type(why).__name__}: {why}"
     return result
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import secrets
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ observe: {{listen: "127.0.0.1:{observe}"}}
 token_env: IOP_NODE_TOKEN
 """
 
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # gRPC without its event engine: an experiment of its makers (docs/sizing.md).
 EVENT_ENGINE_OFF = {"GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener"}
@@ -116,6 +119,15 @@ def scrape(address: str) -> str:
         connection.close()
 
 
+def copied(folder: Path) -> Path:
+    """Copy this checkout's code, once, to run it from there: a build meanwhile would change it under the processes."""
+    target = folder / "checkout"
+    if not target.exists():
+        for package in ("iop_fast", "benchmarks"):
+            shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("*.c", "__pycache__"))
+    return target
+
+
 def start_edge(
     folder: Path,
     upstream: int,
@@ -153,9 +165,10 @@ def start_edge(
     iop = [sys.executable, "-m"]
     more = environment or {}
     edge_command, node_command = [*iop, "iop_fast.cli", "edge"], [*iop, node_module, "node"]
-    fleet.processes["gateway"] = start([*edge_command, "-c", str(edge)], SUBJECT_CORE, log, more)
+    code = copied(folder)
+    fleet.processes["gateway"] = start([*edge_command, "-c", str(edge)], SUBJECT_CORE, log, more, code)
     node_environment = {"IOP_NODE_TOKEN": token, **more}
-    fleet.processes["node"] = start([*node_command, "-c", str(node)], OTHER_CORES, log, node_environment)
+    fleet.processes["node"] = start([*node_command, "-c", str(node)], OTHER_CORES, log, node_environment, code)
 
     def is_ready() -> bool:
         try:

@@ -37,7 +37,10 @@ def parse_stat(text: str) -> tuple[int, int]:
 
 def rss_bytes(pid: int, proc: Path = PROC) -> int:
     """Resident memory of a process."""
-    return parse_status_kib((proc / str(pid) / "status").read_text(), "VmRSS") * 1024
+    status = (proc / str(pid) / "status").read_text()
+    if "VmRSS:" not in status:
+        raise ProcessLookupError(f"process {pid} has ended")
+    return parse_status_kib(status, "VmRSS") * 1024
 
 
 def parse_status_kib(text: str, name: str) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.load.bench import NAMES, STARTERS, Bench, Plan, machine, opened
+from benchmarks.load.bench import NAMES, STARTERS, Bench, Plan, Result, Unmeasured, machine, opened
 from benchmarks.load.chart import chart
 from benchmarks.load.endurance import ENDURANCE
 from benchmarks.load.figures import median
@@ -29,6 +29,7 @@ from benchmarks.load.report import as_json, ratio_lines, table
 from benchmarks.load.steady import STEADY
 from benchmarks.load.strained import STRAINED
 from benchmarks.load.targets import judged
+from iop_fast.cli.admin_client import AdminError
 
 ROOT = Path(__file__).resolve().parents[2]
 # Memory first: it is to be read before any load.
@@ -49,12 +50,14 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
             if name in NEED_EDGE and "edge" not in bench.subjects:
                 continue
             scenarios[name] = await one_scenario(bench, name)
+        recorded["dead"] = bench.dead()
         recorded["versions"] |= {name: one.version for name, one in bench.subjects.items() if one.version}
         absent = bench.absent
     recorded["took_s"] = round(time.monotonic() - began)
     targets = judged(scenarios)
     print("\n" + "\n".join(ratio_lines(targets)), flush=True)
     recorded["others"] = others_of(scenarios)
+    print("".join(f"\n{one}: its figures are missing from there on" for one in recorded["dead"]))
     print(f"\nwhole run: {recorded['took_s']} s; others took {recorded['others']:.2f} cores (median over all figures)")
     return {"run": recorded, "absent": absent, "scenarios": scenarios, "targets": targets}
 
@@ -68,7 +71,10 @@ def others_of(scenarios: dict[str, Any]) -> float:
 async def one_scenario(bench: Bench, name: str) -> dict[str, Any]:
     """Run and print one."""
     began = time.monotonic()
-    result = await SCENARIOS[name](bench)
+    try:
+        result = await SCENARIOS[name](bench)
+    except (OSError, TimeoutError, Unmeasured, AdminError) as why:  # the others are worth having without this one
+        result = Result(name, "request", missing={"edge": f"{type(why).__name__}: {why}"})
     result.seconds = round(time.monotonic() - began, 1)
     print(f"\n{name} ({result.seconds:.0f} s): {table(result, bench.absent)}", flush=True)
     await asyncio.sleep(REST_S)

@@ -99,10 +99,11 @@ async def too_much(bench: Bench, title: str, make: Callable[[Target], Load]) -> 
     """A load far beyond the slots, after one that just fills them."""
     result = Result(title, "request")
     result.missing |= {name: one.note for name, one in bench.subjects.items() if not one.refusal and one.note}
-    first_rss = {name: one.rss() for name, one in bench.subjects.items() if one.refusal}
+    first_rss: dict[str, int] = {}
 
     async def slot(subject: Subject) -> Slot:
         assert subject.narrow is not None
+        first_rss.setdefault(subject.name, subject.rss())
         peak_load = closed(subject.narrow, 2 * SLOTS if subject.has_line else SLOTS, wait=WAIT_MS)
         peak = await measured(bench, subject, peak_load, bench.plan.seconds, "request")
         load = make(subject.narrow)

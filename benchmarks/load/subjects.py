@@ -88,6 +88,11 @@ class Subject:
         """Resident memory of a role in bytes."""
         return sum(map(proc.rss_bytes, self.pids(role)))
 
+    def dead(self) -> list[str]:
+        """Processes that have ended by themselves, with how they did."""
+        codes = {role: process.poll() for role, process in self.processes.items()}
+        return [f"{self.name}'s {role} ended with {code}" for role, code in codes.items() if code is not None]
+
     def stop(self) -> None:
         """End the processes."""
         for process in self.processes.values():
@@ -108,12 +113,17 @@ def free_port() -> int:
 
 
 def start(
-    command: list[str], cores: set[int], log: Path, environment: dict[str, str] | None = None
+    command: list[str],
+    cores: set[int],
+    log: Path,
+    environment: dict[str, str] | None = None,
+    folder: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a process on the given cores with its output in a file."""
+    """Start a process on the given cores with its output in a file, in a folder where one is given."""
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
