@@ -32,6 +32,7 @@ what the strings in it are.
   itself into the prompt, so keys count like values and punctuation counts.
 - media: a content part whose `type` or own key says image, audio, video or file costs its constant once; nothing inside
   of it counts, so base64 is never taken by its length. The exception is an Anthropic document whose source is text.
+  A string in it that begins as an http URL makes it remote media.
 - anything else at the top level (`metadata`, `user`, `response_format` ...) is nothing.
 
 A text's estimate is the sum of its code points' weights (json_string.pyx), in 1/64 tokens, rounded up once at the end:
@@ -91,6 +92,7 @@ from iop_fast._core.scan_names cimport (
     UNNAMED,
     Name,
     Role,
+    is_http_url,
     is_other_spelling,
     kind_of_type,
     name_in,
@@ -105,11 +107,15 @@ cdef enum:
     IMAGES_BIT = 2
     AUDIO_BIT = 4
     JSON_SCHEMA_BIT = 8
+    REMOTE_MEDIA_BIT = 16
+    FILES_BIT = 32
 
 FEATURE_TOOLS = TOOLS_BIT
 FEATURE_IMAGES = IMAGES_BIT
 FEATURE_AUDIO = AUDIO_BIT
 FEATURE_JSON_SCHEMA = JSON_SCHEMA_BIT
+FEATURE_REMOTE_MEDIA = REMOTE_MEDIA_BIT
+FEATURE_FILES = FILES_BIT
 
 # Tokens that a message costs beyond its text, and that a media part costs whatever its size.
 cdef enum:
@@ -131,6 +137,7 @@ cdef enum:
     MODEL_CHARACTERS = 1024
     TEXT_ROOM = 4096 + 4     # a model of 1,024 characters of four bytes, one character over
     DEPTH_LIMIT = 1024
+    URL_BYTES = 8            # https://
 
 # Fixed weights, in 1/64 tokens.
 cdef enum:
@@ -648,9 +655,10 @@ cdef class BodyScan:
             self._features |= AUDIO_BIT
             self._units += TOKENS_PER_AUDIO * UNITS_PER_TOKEN
         if kinds & KIND_VIDEO:
-            self._features |= IMAGES_BIT
+            self._features |= IMAGES_BIT | FILES_BIT
             self._units += TOKENS_PER_VIDEO * UNITS_PER_TOKEN
         if kinds & KIND_FILE and not kinds & KIND_TEXT_SOURCE:
+            self._features |= FILES_BIT
             self._units += TOKENS_PER_FILE * UNITS_PER_TOKEN
 
     # -- strings --
@@ -690,6 +698,9 @@ cdef class BodyScan:
                 self._string.limit = NAME_BYTES
             elif NAME_IMAGE <= name <= NAME_FILE:
                 frame.kinds |= 1 << (name - NAME_IMAGE)
+                self._string.limit = URL_BYTES
+        elif role == MEDIA:
+            self._string.limit = URL_BYTES
         elif role == MESSAGES or role == TEXTS:
             self._weighs = True
         elif role == SCHEMA:
@@ -745,10 +756,14 @@ cdef class BodyScan:
         return p
 
     cdef bint _note_text(self, Frame *frame) noexcept:
-        """The kept value is complete: the model, or a `type` that says what its frame is."""
+        """The kept value is complete: the model, the beginning of media, or a `type` that says what its frame is."""
         cdef uint32_t length = self._string.length
         if frame.role == TOP:
             return self._note_model()
+        if frame.role == MEDIA or (frame.role == CONTENT and frame.name != NAME_TYPE):
+            if is_http_url(self._text, length):
+                self._features |= REMOTE_MEDIA_BIT
+            return True
         if self._string.is_cut:
             return True
         if frame.role == CONTENT:

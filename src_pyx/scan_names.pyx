@@ -90,6 +90,15 @@ cdef int kind_of_type(const uint8_t *text, size_t length) noexcept:
     return 0
 
 
+cdef bint is_http_url(const uint8_t *text, size_t length) noexcept:
+    """True for a text that begins with http:// or https://, in any case."""
+    cdef size_t at
+    if length < 7 or text[0] | 32 != 104 or text[1] | 32 != 116 or text[2] | 32 != 116 or text[3] | 32 != 112:
+        return False
+    at = 5 if text[4] | 32 == 115 else 4
+    return length >= at + 3 and memcmp(text + at, b"://", 3) == 0
+
+
 cdef Name name_in(Role role, const uint8_t *text, size_t length) noexcept:
     """Find what a key means in a frame below the top."""
     if role == CONTENT:

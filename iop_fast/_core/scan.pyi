@@ -14,6 +14,8 @@ FEATURE_TOOLS: int
 FEATURE_IMAGES: int
 FEATURE_AUDIO: int
 FEATURE_JSON_SCHEMA: int
+FEATURE_REMOTE_MEDIA: int
+FEATURE_FILES: int
 
 # What the estimate adds for a message beyond its text, and for a media part whatever its size.
 MESSAGE_TOKENS: int
@@ -63,7 +65,7 @@ class BodyScan:
     @property
     def features(self) -> int:
         """FEATURE_* bits seen: non-empty top-level tools/functions, image or audio content parts, a response_format of
-        type json_schema."""
+        type json_schema, media that stands elsewhere (an http URL), video parts (which are image parts too) and files."""
     @property
     def estimated_tokens(self) -> int:
         """Estimated input tokens: DESIGN of the estimate stands in the implementation's head."""

@@ -54,4 +54,5 @@ cdef Name top_name(const uint8_t *text, size_t length) noexcept
 cdef Name content_name(const uint8_t *text, size_t length) noexcept
 cdef int kind_of_type(const uint8_t *text, size_t length) noexcept
 cdef Name name_in(Role role, const uint8_t *text, size_t length) noexcept
+cdef bint is_http_url(const uint8_t *text, size_t length) noexcept
 cdef bint is_other_spelling(const uint8_t *text, size_t length) noexcept

@@ -2,8 +2,8 @@
 
 The low bits are the features that the body scan sees (`iop_fast._core.scan`), the bits from 16 up are the surfaces:
 the API that the request came in by. A request needs exactly one surface and any number of features. The bits from 32 up
-are what only a tunnel carries, since a normalized run (`edge/normalized`) has no words for it; they are looked for in
-requests for models that have a provider of that kind (`edge/normalized/limits.py`).
+are what a tunnel carries and a normalized run (`edge/normalized`) does not, or not to every kind of provider; they are
+looked for in requests for models that have a provider of that kind (`edge/normalized/limits.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ FUNCTIONS = 1 << 36
 SPOKEN_ANSWERS = 1 << 37
 WEB_SEARCH = 1 << 38
 BULK = 1 << 39
+# What some normalized providers carry.
+SEVERAL_PROMPTS = 1 << 40
+JSON_OBJECT = 1 << 41
 
 # Every bit with the words an error message uses for it.
 NAMES = {
@@ -46,6 +49,8 @@ NAMES = {
     scan.FEATURE_IMAGES: "images",
     scan.FEATURE_AUDIO: "audio",
     scan.FEATURE_JSON_SCHEMA: "json_schema",
+    scan.FEATURE_REMOTE_MEDIA: "images and sound by URL (data: URLs may be)",
+    scan.FEATURE_FILES: "video and files",
     SEVERAL_CHOICES: "several choices (n, best_of)",
     LOGPROBS: "logprobs",
     ECHO: "echo",
@@ -53,7 +58,9 @@ NAMES = {
     FUNCTIONS: "functions (tools may be)",
     SPOKEN_ANSWERS: "spoken answers (modalities, audio)",
     WEB_SEARCH: "web_search_options",
-    BULK: "a body of this size",
+    BULK: "a body of this size (beside media 3 MiB, and 6,144 values in the input)",
+    SEVERAL_PROMPTS: "several prompts",
+    JSON_OBJECT: "json_object",
 }
 
 EVERYTHING = sum(NAMES)
@@ -89,9 +96,9 @@ NORMALIZED = (
 # What a provider can, by its adapter's type. A tunnel passes bytes on, so what the backend cannot it says itself.
 CAN_OF_ADAPTER = {
     "openai_compat": EVERYTHING,
-    "ollama": NORMALIZED & ~scan.FEATURE_AUDIO,
+    "ollama": NORMALIZED & ~scan.FEATURE_AUDIO | JSON_OBJECT,
     "cli": SURFACE_CHAT | SURFACE_COMPLETIONS,
-    "native": NORMALIZED & ~scan.FEATURE_AUDIO & ~scan.FEATURE_IMAGES,
+    "native": NORMALIZED & ~scan.FEATURE_AUDIO & ~scan.FEATURE_IMAGES | JSON_OBJECT | SEVERAL_PROMPTS,
 }
 # The types that take normalized runs and no tunnels.
 NORMALIZED_TYPES = frozenset({"ollama", "cli", "native"})

@@ -195,6 +195,8 @@ class FakeOllama(FakeBackend):
             raise Refused(400, "messages is required")
         for message in messages:
             check_message(message)
+        for tool in body.get("tools") or []:
+            of_type(tool["function"], "parameters", dict, "ChatRequest.tools.function.parameters", "api.ToolFunction")
         if body.get("tools") and body["model"] in self.plain:
             raise Refused(400, f"registry.ollama.ai/library/{body['model']} does not support tools")
         prompt = sum(len(message["content"].split()) for message in messages) + 4
@@ -212,7 +214,8 @@ class FakeOllama(FakeBackend):
             for number, tool in enumerate(tools):  # [api], "Chat request (Streaming with tools)": each one whole
                 function = tool["function"]
                 call_id = f"call_{number:08d}" if self.gives_call_ids else ""
-                arguments = {name: f"some {name}" for name in function["parameters"].get("properties", {})}
+                schema = function.get("parameters") or {}
+                arguments = {name: f"some {name}" for name in schema.get("properties") or {}}
                 yield {"content": "", "tool_calls": [tool_call(function["name"], arguments, call_id)]}
             return
         for word in words_of(answer_to(last, body)):

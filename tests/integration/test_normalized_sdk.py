@@ -391,12 +391,15 @@ def test_what_only_a_tunnel_can_is_refused_by_name_or_goes_there() -> None:
             assert answer.status == 400
             assert "several choices" in (await answer.json())["error"]["message"]
             at.nodes[0].on_run = lambda run: answer_json(run, **message("stop", content="a"))
+            url = {"url": "http://127.0.0.1/x.png"}
+            elsewhere = [{"role": "user", "content": [{"type": "image_url", "image_url": url}]}]
             for _ in range(3):
                 assert (await at.chat("both", n=2)).headers["x-iop-provider"] == "t"
+                assert (await at.chat("both", messages=elsewhere)).headers["x-iop-provider"] == "t"
             answer = await at.chat(
                 "normalized",
                 messages=[
-                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}]}
+                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "ftp://127.0.0.1/x.png"}}]}
                 ],
             )
             assert (answer.status, (await answer.json())["error"]["param"]) == (

@@ -12,7 +12,7 @@ MESSAGE, IMAGE, AUDIO, VIDEO, FILE = 4, 1_000, 1_000, 8_000, 4_000
 UNITS = 64
 SCHEMA_PIECE = 64
 MODEL_CHARACTERS, KEY_COUNT, KEY_BYTES, NAME_BYTES = 1_024, 256, 256, 24
-TOOLS, IMAGES, AUDIOS, JSON_SCHEMA = 1, 2, 4, 8
+TOOLS, IMAGES, AUDIOS, JSON_SCHEMA, REMOTE_MEDIA, FILES = 1, 2, 4, 8, 16, 32
 
 LETTER, DIGIT, SPACE, TAB, MARK = 19, 70, 6, 60, 46
 RANGES = [
@@ -399,6 +399,7 @@ class Meaning:
                 continue
             if key in MEDIA_KEYS:
                 kinds.add(MEDIA_KEYS[key])
+                self.inside_media(held)
             elif isinstance(held, Text):
                 if key == "type":
                     kinds.add(MEDIA_TYPES.get(held.value, ""))
@@ -421,6 +422,17 @@ class Meaning:
             self.features |= IMAGES
         if "audio" in kinds:
             self.features |= AUDIOS
+        if kinds & {"video", "file"}:
+            self.features |= FILES
+
+    def inside_media(self, value: Node) -> None:
+        """Look for a URL that leads out of the request, at any depth."""
+        if isinstance(value, Text):
+            if value.value.lower().startswith(("http://", "https://")):
+                self.features |= REMOTE_MEDIA
+        elif isinstance(value, Array | Object):
+            for held in value.items if isinstance(value, Array) else [held for _, held in value.members]:
+                self.inside_media(held)
 
     def source(self, value: Node) -> bool:
         """Count a media source that is text after all; tell whether it was."""
@@ -434,6 +446,11 @@ class Meaning:
             elif key == "content" and isinstance(inner, Array | Object):
                 is_text = True
                 self.content(inner)
+            elif isinstance(inner, Array | Object):
+                self.inside_media(inner)
+        for inner in value.items if isinstance(value, Array) else []:
+            if isinstance(inner, Array | Object):
+                self.inside_media(inner)
         self.units += held if is_text else 0
         return is_text
 

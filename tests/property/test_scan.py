@@ -26,6 +26,7 @@ INNER_KEYS = [
     "properties", "model", "a key that is longer than every name", "",
 ]  # fmt: skip
 STRINGS = [
+    "https://a", "HTTP://", "http:/", "https:", "httpx://", "ttp://", "ht",
     "text", "image_url", "input_image", "image", "input_audio", "audio_url", "video", "document", "file", "json_schema",
     "base64", "user", "hello world", "", "data:image/png;base64,AAAA", "\ud800", "\ud83d", "\ude00", "a" * 70,
     "x" * 1024, "y" * 1025, "\U0001f600 emoji", "한국어", "日本語、テキスト", "é\t\n\"\\/",

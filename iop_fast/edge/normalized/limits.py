@@ -1,7 +1,7 @@
-"""What a normalized run cannot carry, found in a request before anybody is asked to serve it.
+"""What a normalized run cannot carry, or not to every provider, found in a request before anybody is asked to serve it.
 
-Each is a bit of `needs` (edge/needs.py) that only tunnels can, so a model with both kinds of providers serves such a
-request by a tunnel, and a model without one refuses it by name before it waits.
+Each is a bit of `needs` (edge/needs.py) that tunnels can, so a model with both kinds of providers serves such a request
+by one that can, and a model without one refuses it by name before it waits.
 
 Size is one of them. A normalized request is read into objects in calls that nothing can interrupt, and a thread would
 hold the interpreter as long as the loop does. So what is read is bounded: READ_BYTES_MAX bytes, VALUES_MAX values, and
@@ -52,6 +52,11 @@ def is_numbers(text: bytes) -> bool:
     return text[:1] == b"[" and (text[1:2].isdigit() or text[1:2] in (b"[", b"-"))
 
 
+def is_json_object(text: bytes) -> bool:
+    """True for a response_format of JSON without a schema."""
+    return b'"json_object"' in text
+
+
 Look = tuple[Callable[[bytes], bool], int]
 
 LOOKS: Mapping[bytes, Mapping[str, Look]] = {
@@ -64,6 +69,7 @@ LOOKS: Mapping[bytes, Mapping[str, Look]] = {
         "modalities": (holds_audio, needs.SPOKEN_ANSWERS),
         "audio": (is_given, needs.SPOKEN_ANSWERS),
         "web_search_options": (lambda text: text != b"null", needs.WEB_SEARCH),
+        "response_format": (is_json_object, needs.JSON_OBJECT),
     },
     COMPLETIONS: {
         "n": (is_not_one, needs.SEVERAL_CHOICES),
@@ -71,13 +77,14 @@ LOOKS: Mapping[bytes, Mapping[str, Look]] = {
         "logprobs": (is_given, needs.LOGPROBS),
         "echo": (is_given, needs.ECHO),
         "prompt": (is_numbers, needs.TOKEN_ARRAYS),
+        "response_format": (is_json_object, needs.JSON_OBJECT),
     },
     EMBEDDINGS: {"input": (is_numbers, needs.TOKEN_ARRAYS)},
 }
 
 
 def tunnel_needs(scan: BodyScan, body: Body, path: bytes) -> int:
-    """Return the bits of what a request asks for that no normalized run carries."""
+    """Return the bits of what a request asks for that not every normalized run carries."""
     found = field_needs(scan, body, path)
     if scan.value_count > VALUES_MAX or scan.input_value_count > INPUT_VALUES_MAX or is_bulky(scan, body):
         found |= needs.BULK
@@ -91,7 +98,17 @@ def field_needs(scan: BodyScan, body: Body, path: bytes) -> int:
         span = scan.value_span(name)
         if span is not None and look(body.slice(span[0], min(span[1], span[0] + LOOK_BYTES))):
             found |= bit
+    if path == COMPLETIONS and not found & needs.TOKEN_ARRAYS and has_several_prompts(scan, body):
+        found |= needs.SEVERAL_PROMPTS
     return found
+
+
+def has_several_prompts(scan: BodyScan, body: Body) -> bool:
+    """True for a list of prompts that is no list of one. Of the input's values, one is the list and one the suffix."""
+    span = scan.value_span("prompt")
+    if span is None or body.slice(span[0], span[0] + 1) != b"[":
+        return False
+    return scan.input_value_count - (scan.value_span("suffix") is not None) > 2
 
 
 def is_bulky(scan: BodyScan, body: Body) -> bool:

@@ -96,7 +96,7 @@ def prepare_normalized(
     """Make a request ready for a provider of normalized runs."""
     path = request.surface.path
     form = FORMS[path]
-    missing = field_needs(scan, body, path)
+    missing = field_needs(scan, body, path) & ~runtime.can[key]
     if missing:  # the configuration gave the model its first provider of this kind while the request waited
         names = ", ".join(name for bit, name in NAMES.items() if bit & missing)
         raise RequestRefused(Verdict(Failure.UNSUPPORTED_BY_MODEL, f"this model does not support {names}"))

@@ -187,9 +187,13 @@ def read_tool_calls(value: Any, place: str) -> bytes:
         text_of(function.get("name"), f"{here}.function.name")
         if given.get("id") is not None:
             text_of(given["id"], f"{here}.id")
-        arguments = function.get("arguments", "")
-        if not isinstance(arguments, str):
-            arguments = orjson.dumps(object_of(arguments, f"{here}.function.arguments")).decode()
+        arguments = function.get("arguments")
+        if arguments is None:
+            arguments = ""
+        elif isinstance(arguments, dict):
+            arguments = orjson.dumps(arguments).decode()
+        else:
+            text_of(arguments, f"{here}.function.arguments")
         calls.append({**given, "function": {**function, "arguments": arguments}})
     return orjson.dumps(calls) if calls else b""
 

@@ -11,8 +11,10 @@ from iop_fast._core.json_string import block_readers, use_block_reader
 from iop_fast._core.scan import (
     AUDIO_TOKENS,
     FEATURE_AUDIO,
+    FEATURE_FILES,
     FEATURE_IMAGES,
     FEATURE_JSON_SCHEMA,
+    FEATURE_REMOTE_MEDIA,
     FEATURE_TOOLS,
     FILE_TOKENS,
     IMAGE_TOKENS,
@@ -308,11 +310,12 @@ MEDIA_PARTS = [
     ({"type": "image_generation_call", "id": "ig_1", "result": BASE64}, FEATURE_IMAGES, IMAGE_TOKENS),
     ({"type": "input_audio", "input_audio": {"data": BASE64, "format": "wav"}}, FEATURE_AUDIO, AUDIO_TOKENS),
     ({"type": "audio_url", "audio_url": {"url": BASE64}}, FEATURE_AUDIO, AUDIO_TOKENS),
-    ({"type": "video_url", "video_url": {"url": BASE64}}, FEATURE_IMAGES, VIDEO_TOKENS),
-    ({"type": "file", "file": {"filename": "a.pdf", "file_data": BASE64}}, 0, FILE_TOKENS),
-    ({"type": "input_file", "file_data": BASE64}, 0, FILE_TOKENS),
-    ({"type": "document", "source": {"type": "base64", "data": BASE64}}, 0, FILE_TOKENS),
+    ({"type": "video_url", "video_url": {"url": BASE64}}, FEATURE_IMAGES | FEATURE_FILES, VIDEO_TOKENS),
+    ({"type": "file", "file": {"filename": "a.pdf", "file_data": BASE64}}, FEATURE_FILES, FILE_TOKENS),
+    ({"type": "input_file", "file_data": BASE64}, FEATURE_FILES, FILE_TOKENS),
+    ({"type": "document", "source": {"type": "base64", "data": BASE64}}, FEATURE_FILES, FILE_TOKENS),
 ]
+REMOTE_IMAGE = FEATURE_IMAGES | FEATURE_REMOTE_MEDIA
 
 
 @pytest.mark.parametrize(("part", "feature", "cost"), MEDIA_PARTS)
@@ -324,6 +327,33 @@ def test_media_parts_cost_their_constant_and_never_their_length(part: dict[str, 
     assert machine.estimated_tokens == cost + estimate_tokens(TEXT) + MESSAGE_TOKENS
     assert scanned({"input": [message]}).estimated_tokens == machine.estimated_tokens
     assert scanned({"metadata": [message]}).estimated_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("part", "features"),
+    [
+        ({"type": "image_url", "image_url": {"url": "https://a/b.png"}}, REMOTE_IMAGE),
+        ({"type": "image_url", "image_url": {"detail": "low", "url": "http://a"}}, REMOTE_IMAGE),
+        ({"image_url": {"url": "HTTPS://A"}}, REMOTE_IMAGE),
+        ({"type": "image_url", "image_url": "https://a"}, REMOTE_IMAGE),
+        ({"type": "image_url", "image_url": {"url": ["x", {"deep": "https://a"}]}}, REMOTE_IMAGE),
+        ({"type": "audio_url", "audio_url": {"url": "https://a"}}, FEATURE_AUDIO | FEATURE_REMOTE_MEDIA),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,https://"}}, FEATURE_IMAGES),
+        ({"type": "image_url", "image_url": {"url": "https:/a"}}, FEATURE_IMAGES),
+        ({"type": "image_url", "image_url": {"url": "httpx://a"}}, FEATURE_IMAGES),
+        ({"type": "image_url", "image_url": {"url": "http:"}}, FEATURE_IMAGES),
+        ({"type": "image_url", "image_url": {"https://a": 1}}, FEATURE_IMAGES),
+        ({"type": "https://a", "text": "https://a"}, 0),
+    ],
+)
+def test_media_that_stands_elsewhere(part: dict[str, Any], features: int) -> None:
+    """It is known by the beginning of its URL, in any spelling; links in texts are texts."""
+    assert scanned({"messages": [{"role": "user", "content": [part]}]}).features == features
+    escaped = json.dumps({"messages": [{"role": "user", "content": [part]}]}).replace("/", "\\/").encode()
+    machine = BodyScan()
+    machine.feed(escaped)
+    machine.finish()
+    assert machine.features == features
 
 
 def test_a_document_that_is_text_counts_as_text() -> None:

@@ -34,8 +34,8 @@ def body_of(raw: bytes) -> tuple[Body, BodyScan]:
 
 
 def a_runtime(policy: dict[str, Any] | None = None, **config: Any) -> Runtime:
-    """A configuration whose model `m` an ollama provider serves."""
-    providers = [provider_spec("n1", "p1", type="ollama", adapter_type="ollama")]
+    """A configuration whose model `m` a native provider serves."""
+    providers = [provider_spec("n1", "p1", type="native", adapter_type="native")]
     return runtime_of(providers, {"m": {"p1": "served-m"}}, config, policies={"m": policy} if policy else None)
 
 

@@ -47,6 +47,13 @@ def found(path: bytes, **fields: Any) -> int:
         (COMPLETIONS, "prompt", [1, 2], needs.TOKEN_ARRAYS),
         (COMPLETIONS, "prompt", [[1], [2]], needs.TOKEN_ARRAYS),
         (COMPLETIONS, "prompt", ["1"], 0),
+        (COMPLETIONS, "prompt", ["1", "2"], needs.SEVERAL_PROMPTS),
+        (COMPLETIONS, "prompt", [], 0),
+        (EMBEDDINGS, "input", ["1", "2"], 0),
+        (CHAT, "response_format", {"type": "json_object"}, needs.JSON_OBJECT),
+        (CHAT, "response_format", {"type": "text"}, 0),
+        (CHAT, "response_format", "json_object", needs.JSON_OBJECT),
+        (COMPLETIONS, "response_format", {"type": "json_object"}, needs.JSON_OBJECT),
         (COMPLETIONS, "prompt", "[1]", 0),
         (EMBEDDINGS, "input", [-1], needs.TOKEN_ARRAYS),
         (EMBEDDINGS, "input", [], 0),
@@ -60,6 +67,12 @@ def test_a_field(path: bytes, name: str, value: Any, bit: int) -> None:
 def test_space_before_a_number_is_no_text() -> None:
     body, scan = body_of(b'{"model":"m","input":[ \n [ 1 ] ]}')
     assert tunnel_needs(scan, body, EMBEDDINGS) == needs.TOKEN_ARRAYS
+
+
+def test_a_suffix_is_no_prompt() -> None:
+    assert found(COMPLETIONS, prompt=["a"], suffix="b") == 0
+    assert found(COMPLETIONS, prompt=["a", "b"], suffix="b") == needs.SEVERAL_PROMPTS
+    assert found(COMPLETIONS, prompt="a", suffix="b") == 0
 
 
 def test_a_body_of_too_much_to_read() -> None:
@@ -78,6 +91,39 @@ def test_media_is_not_read_and_counts_for_nothing() -> None:
     assert found(CHAT, messages=[{"role": "user", "content": parts}]) == 0
     parts.append({"type": "text", "text": "x" * READ_BYTES_MAX})
     assert found(CHAT, messages=[{"role": "user", "content": parts}]) == needs.BULK
+
+
+REMOTE: Any = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b.png"}}]}]
+VIDEO: Any = [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AA=="}}]}]
+FILE: Any = [{"role": "user", "content": [{"type": "file", "file": {"file_data": "AA=="}}]}]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "who", "words"),
+    [
+        (CHAT, {"messages": REMOTE}, {"tunnel"}, "images and sound by URL (data: URLs may be)"),
+        (CHAT, {"messages": VIDEO}, {"tunnel"}, "video and files"),
+        (CHAT, {"messages": FILE}, {"tunnel"}, "video and files"),
+        (COMPLETIONS, {"prompt": ["a", "b"]}, {"tunnel", "native"}, "several prompts"),
+        (CHAT, {"response_format": {"type": "json_object"}}, {"tunnel", "native", "ollama"}, "json_object"),
+    ],
+)
+def test_of_every_kind_those_that_can_are_asked(path: bytes, fields: dict[str, Any], who: set[str], words: str) -> None:
+    """Whoever is free, the answer is the same: it goes to who can, and is refused by name where nobody can."""
+    kinds = {"tunnel": "openai_compat", "ollama": "ollama", "cli": "cli", "native": "native"}
+    providers = [provider_spec("n1", name, type=kind, adapter_type=kind, capacity=9) for name, kind in kinds.items()]
+    alone = {f"only-{name}": {name: "a"} for name in kinds}
+    fields = {"messages": [{"role": "user", "content": "x"}], **fields} if path == CHAT else fields
+    with ExchangeWorld(providers, {"all": dict.fromkeys(kinds, "a"), **alone}) as world:
+        asked = [world.post({"model": "all", **fields}, path=path) for _ in range(4)]
+        assert {call.exchange.provider_id for call in asked} == who
+        for name in kinds:
+            call = world.post({"model": f"only-{name}", **fields}, path=path)
+            if name in who:
+                assert call.exchange.provider_id == name
+            else:
+                assert call.downstream.error["code"] == "unsupported_by_model"
+                assert words in call.downstream.error["message"]
 
 
 def test_it_goes_to_who_can() -> None:

@@ -167,7 +167,7 @@ REFUSED: list[tuple[dict[str, Any], bytes, str, str]] = [
         chat(user("x", tool_calls=[{"function": {"name": "f", "arguments": 1}}])),
         b"",
         "messages[0].tool_calls[0].function.arguments",
-        "an object",
+        "a string",
     ),
     (chat(user("x"), stream=True, stream_options=[]), b"", "stream_options", "an object"),
     (chat(user("x"), stream=True, stream_options={"a": "x" * 5000}), b"", "stream_options", "at most"),

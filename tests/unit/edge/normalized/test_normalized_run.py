@@ -115,7 +115,7 @@ def test_embeddings() -> None:
 def test_a_malformed_request_costs_the_provider_nothing() -> None:
     with a_world() as world:
         waiting = [world.post(body()) for _ in range(2)]
-        bad = world.post(body(content=[{"type": "image_url", "image_url": {"url": "https://a/b.png"}}]))
+        bad = world.post(body(content=[{"type": "image_url", "image_url": {"url": "ftp://a/b.png"}}]))
         good = world.post(body())
         world.link.say(1, RunText("a", 0), end=WHOLE)
         world.link.say(2, RunText("a", 0), end=WHOLE)

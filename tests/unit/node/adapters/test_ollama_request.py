@@ -196,8 +196,13 @@ class TestTools:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ({"tools": "x"}, "tools: expected a list of objects"),
-            ({"tools": ["x"]}, "tools: expected a list of objects"),
+            ({"tools": "x"}, "tools: expected a list, got str"),
+            ({"tools": ["x"]}, "tools[0]: expected a function with a name, Ollama takes no other tools"),
+            ({"tools": [TIME, {}]}, "tools[1]: expected a function with a name, Ollama takes no other tools"),
+            (
+                {"tools": [{"type": "custom", "custom": {"name": "x"}}]},
+                "tools[0]: expected a function with a name, Ollama takes no other tools",
+            ),
             ({"tools": [TIME], "tool_choice": "maybe"}, "tool_choice: expected none, auto, required or a function"),
             (
                 {"tools": [TIME], "tool_choice": {"type": "x"}},
