@@ -20,7 +20,7 @@ cdef class LengthDecoder:
 @cython.final
 cdef class Connection(Peer):
     cdef Answer _answer
-    cdef bint _awaits_continue, _has_dropped, _is_starting, _keeps_alive
+    cdef bint _awaits_continue, _has_dropped, _is_starting, _keeps_alive, _waits_turn
     cdef Py_ssize_t _body_bytes, _body_mark, _scanned
     cdef KnownHead _known
     cdef object _buffer, _decoder, _receiver
@@ -29,6 +29,8 @@ cdef class Connection(Peer):
     cdef _tell_writable(self, receiver)
     @cython.locals(state=int)
     cpdef data_received(self, data)
+    @cython.locals(front=Shared)
+    cdef bint _has_turn(self, Py_ssize_t size) except -1
     cdef _start_requests(self)
     @cython.locals(front=Shared, size="Py_ssize_t", known=KnownHead, block=bytes)
     cdef bint _start_request(self) except -1

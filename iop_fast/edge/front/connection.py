@@ -20,6 +20,7 @@ Rules:
   `pipelined_requests` are kept behind an unfinished request, raw; with more the connection closes after its answer.
 - Reading is never paused: uvloop reports neither FIN nor RST while it is, and a waiting request of a client that left
   would be granted a slot. Whoever sends FIN before the answer has ended is taken to have left (nginx does the same).
+- What a read brings in HEAD may wait for a later turn of the loop (`shared.Turns`): once, and only if it is small.
 - The receiver is told of each request's end by exactly one of: its own `send(end=True)` or `abort`, `on_client_gone`.
 - Input that breaks the protocol is answered here, once, and the connection closes after it. An error that is found
   behind a whole request does not touch that request: the bytes are parsed only after its answer.
@@ -41,6 +42,8 @@ from iop_fast.seams import Receiver, RequestHead
 if TYPE_CHECKING:
     from iop_fast.edge.front.listener import Front
 
+# What may wait for a later turn of the loop; nearly every request of a chat is smaller.
+TURN_BYTES_MAX = 16_384
 # What is read and dropped of a body that was answered early, to keep the connection; with more to come it closes.
 DRAIN_BYTES_MAX = 65_536
 
@@ -97,6 +100,7 @@ class Connection(Peer):
         "_known",
         "_receiver",
         "_scanned",
+        "_waits_turn",
     )
 
     def __init__(self, front: Front) -> None:
@@ -113,6 +117,7 @@ class Connection(Peer):
         self._keeps_alive = True  # False: the connection closes after the answer that is under way
         self._has_dropped = False  # input was dropped unread, so an immediate close would reset the connection
         self._is_starting = False
+        self._waits_turn = False  # HEAD: bytes came when the turn's time was up
 
     # What the answer asks and calls.
 
@@ -204,7 +209,8 @@ class Connection(Peer):
             state = self._state
             if state == HEAD and self._is_writable:
                 self._append(data)
-                self._start_requests()
+                if self._has_turn(len(data)):
+                    self._start_requests()
             elif state == HEAD:
                 self._keep(data)
                 if not self._keeps_alive:
@@ -217,6 +223,27 @@ class Connection(Peer):
                 self._drain(data)
         except Exception as error:  # noqa: BLE001 - a fault ends the connection that met it and no other
             self._fail(error)
+
+    def _has_turn(self, size: int) -> bool:
+        """Tell whether bytes may be looked at in this turn; else `on_turn` comes in a later one.
+
+        Only the first small read waits: what a client has sent is bounded and counted once its request is open.
+        """
+        front = self._front
+        if self._waits_turn or size > TURN_BYTES_MAX or not front.turns.is_spent():
+            self._waits_turn = False
+            return True
+        self._waits_turn = True
+        if self._phase_list is not front.heads:
+            self._watch(front.heads)
+        front.turns.wait(self)
+        return False
+
+    def on_turn(self) -> None:
+        """Look at what came when the turn was spent."""
+        if self._waits_turn:
+            self._waits_turn = False
+            self._on_turn()
 
     def _on_turn(self) -> None:
         """Go on with the backlog."""

@@ -70,7 +70,7 @@ class Front(Shared):
     ) -> None:
         """`render` makes the head and body of the front's own refusals. A `ticker` given is the caller's to start and
         stop; without one the front has its own."""
-        super().__init__(service, limits, loop, render)
+        super().__init__(service, limits, clock, loop, render)
         self._refresh_date(clock.now_ns())
         self.heads = AgeList(clock, limits.header_ms * NS_PER_MS, Connection.on_head_late)
         self.bodies = AgeList(clock, limits.body_grace_ms * NS_PER_MS, Connection.on_body_late)

@@ -1,8 +1,9 @@
-"""What all connections of a front share: its settings, its lists of deadlines, its counters."""
+"""What all connections of a front share: its settings, its lists of deadlines, its counters, the turns of its loop."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,12 @@ from iop_fast._hot.ages import AgeList
 from iop_fast.config.schema.front import HttpLimits
 from iop_fast.edge.front.head import HeadParser
 from iop_fast.errors import Failure
-from iop_fast.seams import Head, Service
+from iop_fast.seams import Clock, Head, Service
 
 MS_PER_S = 1_000
+
+# How long a turn of the loop goes on starting requests. Some twenty of them: what shares a message is worth that much.
+TURN_NS = 2_000_000
 
 # Of a failure, a message and the path ("" where none was read) to the head and body of the answer.
 Render = Callable[[Failure, str, bytes], tuple[Head, bytes]]
@@ -45,6 +49,51 @@ class FrontCounters:
         self.refusals[failure] = self.refusals.get(failure, 0) + 1
 
 
+class Turns:
+    """Keeps a turn of the loop from starting requests without end.
+
+    A storm of requests reaches the loop hundreds at a time, and a turn that starts all of them is long. What those that
+    run need takes several turns each time a slot is freed (the end's frames, the grant, the next opening frame), so
+    that slots would stand idle while others are refused. Hence a turn starts requests for TURN_NS; connections whose
+    bytes come after that have their turn in one of the next ones, in their order.
+    """
+
+    __slots__ = ("_clock", "_is_open", "_loop", "_until_ns", "_waiting")
+
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._clock = clock
+        self._loop = loop
+        self._waiting: deque[Any] = deque()
+        self._until_ns = 0  # when the time of this turn is up
+        self._is_open = False  # a turn was begun, and _next_turn is on its way
+
+    def is_spent(self) -> bool:
+        """True when a connection has to wait for a later turn."""
+        now_ns = self._clock.now_ns()
+        if self._is_open:
+            return bool(self._waiting) or now_ns >= self._until_ns
+        self._is_open = True
+        self._until_ns = now_ns + TURN_NS
+        self._loop.call_soon(self._next_turn)
+        return False
+
+    def wait(self, connection: Any) -> None:
+        """Have `connection.on_turn()` called in a later turn, after those that wait already."""
+        self._waiting.append(connection)
+
+    def _next_turn(self) -> None:
+        waiting = self._waiting
+        if not waiting:
+            self._is_open = False
+            return
+        self._loop.call_soon(self._next_turn)
+        self._until_ns = self._clock.now_ns() + TURN_NS
+        while waiting:
+            waiting.popleft().on_turn()
+            if self._clock.now_ns() >= self._until_ns:
+                return
+
+
 class Shared:
     """The part of a `Front` that its connections read; what it means stands there.
 
@@ -57,12 +106,15 @@ class Shared:
     stalls: AgeList[Any]
     lingers: AgeList[Any]
 
-    def __init__(self, service: Service, limits: HttpLimits, loop: asyncio.AbstractEventLoop, render: Render) -> None:
+    def __init__(
+        self, service: Service, limits: HttpLimits, clock: Clock, loop: asyncio.AbstractEventLoop, render: Render
+    ) -> None:
         self.service = service
         self.limits = limits
         self.loop = loop
         self.render = render
         self.parser = HeadParser(limits)
+        self.turns = Turns(clock, loop)
         self.counters = FrontCounters()
         self.is_draining = False
         self.keeps_alive = limits.keep_alive_ms > 0
