@@ -83,10 +83,12 @@ OLLAMA_FIELDS: Mapping[str, Callable[[str], OptionValue]] = {
     "shift": read_switch,
 }
 
-# By adapter type; a type that is not listed has an adapter that judges its options itself.
+# By adapter type. Options of a program or a native model stand in the Node's own file.
 READERS: Mapping[str, Mapping[str, Callable[[str], OptionValue]]] = {
     "ollama": {**OLLAMA_RUNNER, **OLLAMA_FIELDS},
     "openai_compat": {},
+    "cli": {},
+    "native": {},
 }
 
 

@@ -13,7 +13,7 @@ from typing import get_args
 from iop_fast.config.adapter_options import READERS, read_option
 from iop_fast.config.context_rules import check_long_context
 from iop_fast.config.legacy import check_concurrency, check_legacy
-from iop_fast.config.schema.fleet import ADAPTER_OF_TYPE, NORMALIZED_ABILITIES, OPENAI_COMPAT, Ability
+from iop_fast.config.schema.fleet import ABILITIES_OF_ADAPTER, ADAPTER_OF_TYPE, Ability
 from iop_fast.config.tracing_rules import check_tracing
 from iop_fast.config.transport_rules import check_encryption, check_link, check_listeners
 from iop_fast.config.tree import Known, ListNode, MapNode, Remark
@@ -34,6 +34,8 @@ FRAMING_HEADERS = frozenset(
         "upgrade",
     }
 )
+# Ends of URLs that are calls of an API; what is asked for is put behind an endpoint.
+CALLS = ("/chat/completions", "/completions", "/embeddings", "/responses", "/models", "/api/chat", "/api/generate")
 CALLER_CREDENTIALS = frozenset({"authorization", "x-api-key"})
 SETTINGS_KEYS = ("type", "endpoint", "endpoint_env", "api_key_env", "profile", "options")
 ENABLED_SECTIONS = {
@@ -154,12 +156,12 @@ def check_abilities(root: MapNode) -> list[Remark]:
         types = {a.text("name"): a.text("type") for a in node.spots("adapters")}
         for provider in node.spots("providers"):
             kind = provider.text("type") or types.get(provider.text("adapter")) or ""
-            takes_tunnels = ADAPTER_OF_TYPE.get(kind, OPENAI_COMPAT) == OPENAI_COMPAT
+            possible = ABILITIES_OF_ADAPTER.get(ADAPTER_OF_TYPE.get(kind, ""), get_args(Ability))
             for name, count in _texts(provider, "can").items():
                 if count > 1:
                     remarks.append(provider.remark("can", f"{name[:128]!r} is listed {count} times"))
-                if not takes_tunnels and name not in NORMALIZED_ABILITIES and name in get_args(Ability):
-                    known = ", ".join(NORMALIZED_ABILITIES)
+                if name not in possible and name in get_args(Ability):
+                    known = ", ".join(possible)
                     remarks.append(
                         provider.remark("can", f"no provider of the type {kind} can {name!r}, expected {known}")
                     )
@@ -229,13 +231,19 @@ def _check_type(spot: Spot) -> list[Remark]:
         got = "both" if spot.has("endpoint") else "neither"
         hint = "; an Ollama usually listens on http://127.0.0.1:11434" if kind == "ollama" and got == "neither" else ""
         remarks.append(spot.remark("", f"expected one of endpoint and endpoint_env, got {got}{hint}"))
+    endpoint = (spot.text("endpoint") or "").rstrip("/")
+    for call in CALLS:
+        if endpoint.endswith(call):
+            message = f"requests go to paths behind the endpoint: expected the server's root, without {call}"
+            remarks.append(spot.remark("endpoint", message, "warning"))
+            break
     return remarks
 
 
 def _check_options(spot: Spot, kind: str) -> list[Remark]:
-    """Check options of types that say here what they have; the other types' adapters judge theirs themselves."""
+    """Check that the options are those of the type, with values that it takes."""
     section = spot.section("options")
-    if section is None or kind not in READERS:
+    if section is None:
         return []
     remarks = []
     for name in section.node.entries:

@@ -55,6 +55,12 @@ Ability = Literal[
     "transcriptions",
 ]
 NORMALIZED_ABILITIES = ("chat", "completions", "embeddings", "tools", "images", "audio", "json_schema")
+# What the file may say of a provider whose adapter takes no tunnel. The adapters of native models may come from packages.
+ABILITIES_OF_ADAPTER = {
+    "ollama": ("chat", "completions", "embeddings", "tools", "images", "json_schema"),
+    "cli": ("chat", "completions"),
+    "native": NORMALIZED_ABILITIES,
+}
 TOKENS_MAX = 1_000_000_000
 Window = Annotated[int, Field(ge=1, le=TOKENS_MAX)]
 Capacity = Annotated[int, Field(ge=0, le=1_000_000)]

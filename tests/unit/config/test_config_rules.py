@@ -68,12 +68,18 @@ class TestMappings:
         ]
         assert errors(provider("can: [chat, messages]")) == []
         assert errors(provider("can: [chat, chat]")) == ["nodes[n].providers[p].can: 'chat' is listed 2 times"]
-        known = "chat, completions, embeddings, tools, images, audio, json_schema"
-        for base in ("type: ollama, endpoint: 'http://h:1'", "type: cli, profile: x"):
+        of_ollama = "chat, completions, embeddings, tools, images, json_schema"
+        for base, known in (
+            ("type: ollama, endpoint: 'http://h:1'", of_ollama),
+            ("type: cli, profile: x", "chat, completions"),
+        ):
             kind = base.split()[1].rstrip(",")
             assert errors(provider("can: [chat, audio, messages]", base=base)) == [
-                f"nodes[n].providers[p].can: no provider of the type {kind} can 'messages', expected {known}"
+                f"nodes[n].providers[p].can: no provider of the type {kind} can {name!r}, expected {known}"
+                for name in ("audio", "messages")
             ]
+        assert errors(provider("can: [chat, audio]", base="type: native, profile: x")) == []
+        known = "chat, completions, embeddings, tools, images, audio, json_schema"
         named = FLEET.replace("type: ollama", "adapter: a\n        can: [rerank]").replace(
             "    providers:\n      - id: p2",
             "    adapters: [{name: a, type: native, profile: x}]\n    providers:\n      - id: p2",
@@ -90,6 +96,19 @@ class TestMappings:
 
 
 class TestAdapters:
+    @pytest.mark.parametrize("kind", ["cli", "native"])
+    def test_what_runs_on_the_node_has_its_options_there(self, kind: str) -> None:
+        assert errors(provider("options: {a: b}", base=f"type: {kind}, profile: x")) == [
+            f"nodes[n].providers[p].options[a]: the type {kind} has no such option, expected none"
+        ]
+
+    @pytest.mark.parametrize("call", ["/v1/chat/completions", "/v1/models/", "/api/chat"])
+    def test_an_endpoint_is_a_root_and_no_call(self, call: str) -> None:
+        kind = "ollama" if "api" in call else "vllm"
+        [found] = warnings(provider("", base=f"type: {kind}, endpoint: 'http://h:1{call}'"))
+        assert found.startswith("nodes[n].providers[p].endpoint: requests go to paths behind the endpoint")
+        assert warnings(provider("", base=f"type: {kind}, endpoint: 'http://h:1/v1'")) == []
+
     @pytest.mark.parametrize("key", ["type: vllm", "endpoint: 'http://h'", "endpoint_env: E", "api_key_env: K"])
     def test_adapter_and_own_settings_exclude_each_other(self, key: str) -> None:
         adapters = "adapters: [{name: a, type: vllm, endpoint: 'http://h'}], providers"

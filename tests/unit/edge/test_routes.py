@@ -8,7 +8,7 @@ import pytest
 
 from iop_fast._core import scan
 from iop_fast.config.schema import ADAPTER_OF_TYPE
-from iop_fast.config.schema.fleet import NORMALIZED_ABILITIES, Ability
+from iop_fast.config.schema.fleet import ABILITIES_OF_ADAPTER, NORMALIZED_ABILITIES, Ability
 from iop_fast.edge import needs
 from iop_fast.edge.routes import (
     SURFACES,
@@ -112,8 +112,12 @@ def test_every_adapter_type_of_the_schema_has_its_abilities() -> None:
 def test_what_the_file_says_a_provider_can() -> None:
     assert set(needs.ABILITIES) == set(get_args(Ability))
     assert sum(needs.ABILITIES[word] for word in NORMALIZED_ABILITIES) == needs.NORMALIZED
-    assert needs.can_of("native", ["embeddings"]) == needs.SURFACE_EMBEDDINGS
-    assert needs.can_of("ollama", ["chat", "audio"]) == needs.SURFACE_CHAT | scan.FEATURE_AUDIO
+    for kind in ("ollama", "cli"):
+        words = sum(needs.ABILITIES[word] for word in ABILITIES_OF_ADAPTER[kind])
+        assert words == needs.CAN_OF_ADAPTER[kind] & needs.NORMALIZED
+    assert needs.can_of("native", ["embeddings"]) & needs.NORMALIZED == needs.SURFACE_EMBEDDINGS
+    assert needs.can_of("native", ["chat", "audio"]) & needs.NORMALIZED == needs.SURFACE_CHAT | scan.FEATURE_AUDIO
+    assert needs.can_of("cli", ["chat"]) == needs.SURFACE_CHAT
     narrowed = needs.can_of("openai_compat", ["chat"])
     assert narrowed & needs.LOGPROBS
     assert narrowed & sum(needs.ABILITIES.values()) == needs.SURFACE_CHAT
