@@ -55,7 +55,7 @@ Ability = Literal[
     "transcriptions",
 ]
 NORMALIZED_ABILITIES = ("chat", "completions", "embeddings", "tools", "images", "audio", "json_schema")
-# What the file may say of a provider whose adapter takes no tunnel. The adapters of native models may come from packages.
+# What the file may say of a provider whose adapter takes no tunnel. Adapters of native models may come from packages.
 ABILITIES_OF_ADAPTER = {
     "ollama": ("chat", "completions", "embeddings", "tools", "images", "json_schema"),
     "cli": ("chat", "completions"),
