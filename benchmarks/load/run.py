@@ -89,7 +89,7 @@ def about(options: argparse.Namespace) -> dict[str, Any]:
     versions = {"python": sys.version.split()[0], **{name: version(name) for name in LIBRARIES}}
     return {
         "at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": " ".join(["python -m benchmarks.load.run", *sys.argv[1:]]),
+        "command": " ".join(["python -m benchmarks.load.run", *measuring(sys.argv[1:])]),
         "commit": commit,
         "rounds": options.rounds,
         "seconds": options.seconds,
@@ -97,6 +97,18 @@ def about(options: argparse.Namespace) -> dict[str, Any]:
         "machine": machine(),
         "versions": versions,
     }
+
+
+def measuring(arguments: list[str]) -> list[str]:
+    """The options that have to do with what is measured: where it is written is nobody's business."""
+    kept: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word in ("--json", "--chart"):
+            next(words, None)
+        elif not word.startswith(("--json=", "--chart=")):
+            kept.append(word)
+    return kept
 
 
 def names_of(known: list[str]) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.load.bench import Result
 from benchmarks.load.chart import chart
 from benchmarks.load.report import as_json, ratio_lines, table
-from benchmarks.load.run import SCENARIOS, parsed
+from benchmarks.load.run import SCENARIOS, measuring, parsed
 from benchmarks.load.targets import TARGETS, Target, judged
 
 
@@ -111,6 +111,10 @@ def test_options_are_what_was_given_and_quick_is_short() -> None:
     assert (parsed([]).rounds, parsed(["--quick"]).rounds, parsed(["--quick", "--rounds", "5"]).rounds) == (3, 1, 5)
     assert parsed(["--scenarios", "closed-1,soak"]).scenarios == ["closed-1", "soak"]
     assert parsed(["--soak-minutes", "30"]).soak_minutes == 30
+
+
+def test_a_record_does_not_say_where_it_was_written() -> None:
+    assert measuring(["--rounds", "3", "--json", "a/b", "--chart=c", "--quick"]) == ["--rounds", "3", "--quick"]
 
 
 @pytest.mark.parametrize("wrong", ["closed-7", "", "closed-1,nothing"])
