@@ -20,6 +20,10 @@ class Unreachable(AdminError):
     """No Edge answers at the address."""
 
 
+class BadAddress(AdminError):
+    """What is to be an address is none."""
+
+
 class UnixConnection(http.client.HTTPConnection):
     """HTTP over a unix socket."""
 
@@ -37,6 +41,11 @@ class UnixConnection(http.client.HTTPConnection):
 def get_json(admin: str, path: str) -> Any:
     """GET a path of the admin listener at `admin` ("host:port" or "unix:/path"); raise AdminError."""
     status, body = exchange(admin, "GET", path, None, TIMEOUT_S)
+    if status == http.client.NOT_FOUND and not is_own_error(body):
+        page = path.partition("?")[0]
+        raise Unreachable(
+            f"what answers at {admin} has no {page}: is it an Edge's admin listener? --admin names another"
+        )
     if status != http.client.OK:
         raise AdminError(f"{admin}{path} answered {status}: {said(body)}")
     return read_json(admin, path, body)
@@ -70,6 +79,14 @@ def exchange(admin: str, method: str, path: str, body: bytes | None, timeout_s: 
         connection.close()
 
 
+def is_own_error(body: bytes) -> bool:
+    """Whether an error answer is in the admin listener's form, which no other listener has."""
+    try:
+        return set(json.loads(body)["error"]) == {"code", "message"}
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
 def said(body: bytes) -> str:
     """What an error answer says, as far as it can be read."""
     try:
@@ -89,6 +106,6 @@ def read_json(admin: str, path: str, body: bytes) -> Any:
 def tcp_connection(admin: str, timeout_s: float = TIMEOUT_S) -> http.client.HTTPConnection:
     """Open nothing yet: a connection object for "host:port"."""
     host, _, port = admin.rpartition(":")
-    if not host or re.fullmatch(r"[0-9]{1,5}", port) is None or not 0 < int(port) < 65536:
-        raise AdminError(f"an admin address is host:port or unix:/path, got {admin!r}")
+    if not host or "/" in host or re.fullmatch(r"[0-9]{1,5}", port) is None or not 0 < int(port) < 65536:
+        raise BadAddress(f"an admin address is host:port or unix:/path, got {admin!r}")
     return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)

@@ -14,10 +14,14 @@ from urllib.parse import urlencode
 
 import click
 
-from iop_fast.cli.admin_client import DEFAULT_ADMIN, AdminError, Unreachable, get_json
+from iop_fast.cli.admin_client import DEFAULT_ADMIN, AdminError, BadAddress, Unreachable, get_json
+from iop_fast.cli.tables import plain
 from iop_fast.errors import ConfigError
 
 EXIT_FOUND, EXIT_REFUSED, EXIT_UNREACHABLE = 1, 2, 5
+
+# A field that the answer of each page has, by which another server's answer is told from an Edge's.
+FIELDS = {"/status": "providers", "/queue": "waiters", "/runs": "runs", "/explain": "decision", "/logs": "loggers"}
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,6 +31,12 @@ class CannotReach(click.ClickException):
     """No Edge answers."""
 
     exit_code = EXIT_UNREACHABLE
+
+
+class Refused(click.ClickException):
+    """The address cannot be one."""
+
+    exit_code = EXIT_REFUSED
 
 
 def admin_options(command: Callable[P, T]) -> Callable[P, T]:
@@ -60,15 +70,21 @@ def ask(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
         return call(*args, **kwargs)
     except Unreachable as error:
-        raise CannotReach(str(error)) from None
+        raise CannotReach(plain(str(error))) from None
+    except BadAddress as error:
+        raise Refused(plain(str(error))) from None
     except AdminError as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(plain(str(error))) from None
 
 
 def fetch(admin: str | None, config: Path | None, path: str, **query: object) -> Any:
-    """Get a page of the admin listener; what is None in `query` is left out."""
+    """Get a page of the admin listener, one of FIELDS; what is None in `query` is left out."""
     given = {name: value for name, value in query.items() if value is not None}
-    return ask(get_json, admin or admin_of(config), f"{path}?{urlencode(given)}" if given else path)
+    address = admin or admin_of(config)
+    answer = ask(get_json, address, f"{path}?{urlencode(given)}" if given else path)
+    if not isinstance(answer, dict) or FIELDS[path] not in answer:
+        raise CannotReach(f"what answers at {address} is no admin listener; name its address by --admin")
+    return answer
 
 
 def print_json(answer: object) -> None:

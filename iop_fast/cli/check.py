@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import click
 
+from iop_fast.cli.tables import say
 from iop_fast.config.kinds import Kind
 from iop_fast.config.loader import Source, read_file
 from iop_fast.errors import ConfigError, Finding
@@ -58,7 +59,7 @@ def check_file(file: Path, kind: str | None) -> dict[str, Any]:
 def print_result(result: dict[str, Any]) -> None:
     """Print the findings in one file and what they come to."""
     for finding in result["findings"]:
-        click.echo(str(finding))
+        say([str(finding)])
     if result["accepted"]:
         click.echo(f"{result['file']}: accepted as {result['kind']} configuration")
         return

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from iop_fast.cli.admin_options import EXIT_FOUND, admin_options, fetch, print_json
-from iop_fast.cli.tables import table
+from iop_fast.cli.tables import say, table
 
 DECISIONS = {
     "run": "would run at once",
@@ -42,7 +42,7 @@ def explain(
     if as_json:
         print_json(answer)
     else:
-        click.echo("\n".join(render(answer)))
+        say(render(answer))
     if answer["decision"] not in ("run", "wait"):
         raise SystemExit(EXIT_FOUND)
 

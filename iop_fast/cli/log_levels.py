@@ -8,7 +8,7 @@ import click
 
 from iop_fast.cli.admin_client import post_json
 from iop_fast.cli.admin_options import admin_of, admin_options, ask, fetch, print_json
-from iop_fast.cli.tables import table
+from iop_fast.cli.tables import say, table
 
 LEVELS = ["debug", "info", "warning", "error"]
 
@@ -26,8 +26,10 @@ def show_levels(admin: str | None, config: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    rows = [[row["logger"], row["level"], "own" if row["is_own"] else ""] for row in answer["loggers"]]
-    click.echo("\n".join(table(["LOGGER", "LEVEL", ""], rows)))
+    rows = [
+        [row["logger"] or "(everything)", row["level"], "own" if row["is_own"] else ""] for row in answer["loggers"]
+    ]
+    say(table(["LOGGER", "LEVEL", ""], rows))
 
 
 @logs.command("level")

@@ -7,6 +7,7 @@ import http.client
 import click
 
 from iop_fast.cli.admin_client import DEFAULT_ADMIN, AdminError, exchange
+from iop_fast.cli.tables import plain
 
 # A probe that hangs is a failed one; who runs probes has limits of seconds.
 TIMEOUT_S = 3.0
@@ -26,8 +27,8 @@ def probe(live: bool, address: str) -> None:
     try:
         status, body = exchange(address, "GET", path, None, TIMEOUT_S)
     except AdminError as error:
-        raise click.ClickException(f"{address}{path}: {error.__cause__ or error}") from None
-    said = " ".join(body.decode(errors="replace").split())[:TEXT_MAX]
+        raise click.ClickException(plain(f"{address}{path}: {error.__cause__ or error}")) from None
+    said = plain(" ".join(body.decode(errors="replace").split())[:TEXT_MAX])
     if status != http.client.OK:
         raise click.ClickException(f"{address}{path}: {status} {said}")
     click.echo(said)

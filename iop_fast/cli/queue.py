@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from iop_fast.cli.admin_options import admin_options, fetch, print_json
-from iop_fast.cli.tables import seconds, table
+from iop_fast.cli.tables import say, seconds, table
 
 
 @click.command()
@@ -20,7 +20,7 @@ def queue(limit: int, admin: str | None, config: Path | None, as_json: bool) -> 
     if as_json:
         print_json(answer)
         return
-    click.echo("\n".join(render(answer)))
+    say(render(answer))
 
 
 def render(answer: dict[str, Any]) -> list[str]:

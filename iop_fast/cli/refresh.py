@@ -10,6 +10,7 @@ import click
 
 from iop_fast.cli.admin_client import DEFAULT_ADMIN, post_json
 from iop_fast.cli.admin_options import ask
+from iop_fast.cli.tables import say
 from iop_fast.errors import ConfigError
 
 EXIT_FAILED, EXIT_INVALID, EXIT_RESTART, EXIT_PUSH = 1, 2, 3, 4
@@ -52,7 +53,7 @@ def refresh(dry_run: bool, candidate: Path | None, admin: str | None, as_json: b
     if as_json:
         click.echo(json.dumps(report, indent=2))
     else:
-        click.echo("\n".join(render(report, str(candidate) if candidate is not None else None)))
+        say(render(report, str(candidate) if candidate is not None else None))
     raise SystemExit(exit_code(report))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from iop_fast.cli.admin_options import admin_options, fetch, print_json
-from iop_fast.cli.tables import seconds, table
+from iop_fast.cli.tables import say, seconds, table
 
 
 @click.command()
@@ -24,7 +24,7 @@ def runs(limit: int, admin: str | None, config: Path | None, as_json: bool) -> N
     if as_json:
         print_json(answer)
         return
-    click.echo("\n".join(render(answer)))
+    say(render(answer))
 
 
 def render(answer: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from iop_fast.cli.admin_options import admin_options, fetch, print_json
-from iop_fast.cli.tables import table
+from iop_fast.cli.tables import say, table
 
 
 @click.command()
@@ -23,7 +23,7 @@ def status(admin: str | None, config: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(snapshot)
         return
-    click.echo("\n".join(render(snapshot)))
+    say(render(snapshot))
 
 
 def render(snapshot: dict[str, Any]) -> list[str]:

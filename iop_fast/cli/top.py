@@ -20,7 +20,7 @@ from rich.text import Text
 
 from iop_fast.cli.admin_options import admin_options, fetch, print_json
 from iop_fast.cli.status import provider_state
-from iop_fast.cli.tables import seconds
+from iop_fast.cli.tables import plain, seconds
 
 WAITERS = 10
 BAR_CELLS = 20
@@ -120,7 +120,7 @@ def head(now: Sample, before: Sample | None) -> Text:
     oldest = f", oldest {seconds(queue['oldest_ms'])}" if queue["waiting"] else ""
     running = sum(row["effective"]["in_flight"] for row in now.status["providers"])
     return Text.assemble(
-        (f"edge {edge['id']}", "bold"),
+        (plain(f"edge {edge['id']}"), "bold"),
         f"  {state} {seconds(edge['uptime_ms'])}  revision {now.status['config']['revision']}\n",
         f"running {running}  waiting {queue['waiting']} of {queue['max_queue']}{oldest}\n",
         rates(now, before),
@@ -163,15 +163,20 @@ def providers(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         effective, state = row["effective"], provider_state(row)
         table.add_row(
-            row["provider_id"],
-            row["node_id"],
+            cell(row["provider_id"]),
+            cell(row["node_id"]),
             bar(effective["in_flight"], row["configured"]["capacity"]),
             f"{effective['in_flight']}/{row['configured']['capacity']}",
             f"{effective['long_in_flight']}/{row['configured']['long_capacity']}",
             str(effective["queued"]),
-            Text(state, style="green" if state == "up" else "red"),
+            cell(state, style="green" if state == "up" else "red"),
         )
     return table
+
+
+def cell(text: str, style: str = "") -> Text:
+    """A text as it is: neither the terminal nor Rich reads anything into it."""
+    return Text(plain(text), style=style)
 
 
 def bar(used: int, capacity: int) -> Text:
@@ -192,7 +197,9 @@ def waiters(queue: Mapping[str, Any]) -> RenderableType:
         table.add_column(title)
     for row in queue["waiters"]:
         table.add_row(
-            str(row["place"]), seconds(row["age_ms"]), row["model"], row["class"], row["principal"], row["why"]
+            str(row["place"]),
+            seconds(row["age_ms"]),
+            *(cell(row[name]) for name in ("model", "class", "principal", "why")),
         )
     if len(queue["waiters"]) < queue["waiting"]:
         table.add_row("", f"{queue['waiting'] - len(queue['waiters'])} more")

@@ -75,6 +75,7 @@ ready: model {model} on {url}/v1
   print(client.chat.completions.create(model="{model}", messages=messages).choices[0].message.content)
   PY
 
+What runs and what waits: {page}
 Ctrl-C stops it."""
 
 
@@ -295,7 +296,8 @@ def run_fleet(stack: ExitStack, children: Children, fleet: Fleet) -> None:
         node_arguments = ["iop_fast.cli", "node", "-c", str(file)]
         stack.enter_context(children.started(f"node {node_id}", node_arguments, fleet.environment))
     wait_until_ready(children, fleet)
-    click.echo(READY_TEXT.format(url=fleet.url, model=fleet.model, python=sys.executable))
+    page = "iop top" if fleet.admin.startswith("unix:") else f"http://{fleet.admin}/ in a browser, or iop top"
+    click.echo(READY_TEXT.format(url=fleet.url, model=fleet.model, python=sys.executable, page=page))
     while True:
         children.check()
         time.sleep(0.2)

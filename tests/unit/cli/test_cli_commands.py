@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from iop_fast.cli import admin_options
+from iop_fast.cli import admin_client, admin_options
 from iop_fast.cli.admin_client import AdminError, get_json
 from iop_fast.cli.main import COMMANDS, main
 from iop_fast.cli.status import render
@@ -123,7 +123,46 @@ def test_what_speaks_no_http_is_said_plainly_and_not_shown() -> None:
     assert str(caught.value) == f"what answers at {address} is no admin listener; name its address by --admin"
 
 
-@pytest.mark.parametrize("admin", ["8082", "localhost:", ":8082", "host:port", "localhost:0", "localhost:65536"])
+PAGES = [["status"], ["queue"], ["runs"], ["explain", "chat"], ["top"], ["logs", "levels"]]
+
+
+@pytest.mark.parametrize("command", PAGES, ids=" ".join)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, b'{"text": "hi"}'),
+        (200, b"[]"),
+        (404, b"404: Not Found"),
+        (404, b'{"error": {"message": "no such path", "type": "x"}}'),
+    ],
+    ids=["object", "list", "text", "openai"],
+)
+def test_another_server_is_told_from_an_edge(
+    command: list[str], answer: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_client, "exchange", lambda *_: answer)
+    code, output = invoke(*command, "--admin", "127.0.0.1:9")
+    assert code == 5
+    assert output.startswith("Error: what answers at 127.0.0.1:9 ")
+
+
+def test_what_an_error_says_does_not_reach_the_terminal_raw(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = json.dumps({"error": {"code": "model_not_found", "message": "no\x1b[2J\nError: yes\u202e"}}).encode()
+    monkeypatch.setattr(admin_client, "exchange", lambda *_: (404, body))
+    code, output = invoke("explain", "x", "--admin", "127.0.0.1:9")
+    assert code == 1
+    assert output.endswith("no\\x1b[2J\\nError: yes\\u202e\n")
+
+
+def test_an_address_that_is_none_is_a_command_line_refused() -> None:
+    code, output = invoke("status", "--admin", "http://127.0.0.1:8082")
+    assert code == 2
+    assert "host:port or unix:/path" in output
+
+
+@pytest.mark.parametrize(
+    "admin", ["8082", "localhost:", ":8082", "http://localhost:8082", "host:port", "localhost:0", "localhost:65536"]
+)
 def test_an_address_that_is_none_is_named(admin: str) -> None:
     with pytest.raises(AdminError, match="host:port or unix:/path"):
         get_json(admin, "/status")

@@ -209,6 +209,29 @@ def test_top_is_one_frame_where_there_is_no_terminal(answers: Mapping[str, Any])
     assert "2 more" in output
 
 
+@pytest.mark.parametrize("command", [["status"], ["top"], ["queue"], ["runs"], ["explain", "chat"]], ids=" ".join)
+def test_what_others_wrote_is_shown_and_not_obeyed(command: list[str], answers: dict[str, Any]) -> None:
+    evil = "its process ended: [/INST] \x1b[2J\x9b31m\r\nprovider up\u202e\u200b"
+    shown = "its process ended: [/INST] \\x1b[2J\\x9b31m\\r\\nprovider up\\u202e\\u200b"
+    down = {**PROVIDER, "health": {"healthy": False, "reported": "broken", "reason": evil}}
+    down |= {"priority": 0, "effective": {**PROVIDER["effective"]}}  # type: ignore[dict-item]
+    answers["/status"] = {
+        **STATUS,
+        "edge": {**STATUS["edge"], "software": "iop_fast 0.1.0"},
+        "queue": {"waiting": 0, "max_queue": 16, "queue_timeout_ms": 30_000},
+        "nodes": [{"node_id": "gpu", "link": "ready", "session": None}],
+        "providers": [down],
+    }
+    answers["/queue"] = {**QUEUE, "waiters": [{**WAITER, "principal": evil}]}
+    answers["/runs"] = {"total": 1, "runs": [{**RUN, "principal": evil}]}
+    answers["/explain"] = {**EXPLAINED, "candidates": [{**CANDIDATE, "reason": evil}]}
+    code, output = invoke(*command)
+    assert code == 0
+    assert all(line.isprintable() for line in output.split("\n"))
+    assert "".join(shown.split()) in "".join(output.split()) or command == ["top"]
+    assert "[/INST]" in output
+
+
 def test_a_frame_fits_its_terminal_and_has_the_busiest() -> None:
     idle = {**PROVIDER["effective"], "in_flight": 0, "queued": 0}  # type: ignore[dict-item]
     rows = [{**PROVIDER, "provider_id": f"idle-{number}", "effective": idle} for number in range(100)]
