@@ -19,6 +19,9 @@ from collections.abc import Mapping, Sequence
 # "host", "host:port", "[v6]", "[v6]:port"
 HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 
+# What proxies add, beside the fields that begin with x-forwarded-.
+PROXY_FIELDS = frozenset({"forwarded", "via", "x-real-ip"})
+
 READING = frozenset({"GET", "HEAD"})
 
 
@@ -33,7 +36,7 @@ def refusal(method: str, headers: Mapping[str, Sequence[str]], own_hosts: frozen
         return f"expected exactly one Host header, got {len(hosts)}"
     if not is_own_host(hosts[0], own_hosts):
         return "the Host header names neither this machine's loopback nor this listener"
-    if any(name == "forwarded" or name.startswith("x-forwarded-") for name in headers):
+    if any(name in PROXY_FIELDS or name.startswith("x-forwarded-") for name in headers):
         return "the request came through a proxy; the admin listener answers this machine alone"
     if method in READING:
         return foreign_page(headers, hosts[0])

@@ -69,7 +69,9 @@ def test_host_must_stand_once() -> None:
     assert check(host=["localhost", "localhost"]) is not None
 
 
-@pytest.mark.parametrize("name", ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"])
+@pytest.mark.parametrize(
+    "name", ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"]
+)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 def test_what_came_through_a_proxy_is_refused(method: str, name: str) -> None:
     assert check(method, content_type=JSON, **{name: ""}) is not None
