@@ -213,6 +213,18 @@ class TextAnswer(WholeAnswer):
 # Streams
 
 
+def one_line(json_text: bytes) -> bytes:
+    """Escape what JSON leaves in a text and some clients take for the end of a line, and so of an event.
+
+    `str.splitlines` ends lines at U+0085, U+2028 and U+2029, and httpx's `iter_lines` is made of it.
+    """
+    return (
+        json_text.replace(b"\xc2\x85", b"\\u0085")
+        .replace(b"\xe2\x80\xa8", b"\\u2028")
+        .replace(b"\xe2\x80\xa9", b"\\u2029")
+    )
+
+
 class Stream(Translation):
     """A chat or completion that is sent as events."""
 
@@ -230,7 +242,7 @@ class Stream(Translation):
 
     def chunk(self, choice: bytes) -> bytes:
         """Render an event with one choice in it."""
-        return self._before + choice + self._after
+        return self._before + (choice if choice.isascii() else one_line(choice)) + self._after
 
     def add(self, said: list[RunSaid]) -> list[bytes]:
         """Return a chunk for each event."""

@@ -6,6 +6,7 @@ import base64
 import json
 import math
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -125,6 +126,19 @@ def test_a_streamed_chat() -> None:
     ]
     assert not any("usage" in chunk for chunk in found)
     assert all(chunk["system_fingerprint"] is None for chunk in found)
+
+
+@pytest.mark.parametrize("stream", [lambda: ChatStream(CHAT, 1, False), lambda: TextStream(TEXT, 1, False)])
+def test_an_event_is_one_line_to_whoever_splits_lines(stream: Callable[[], Translation]) -> None:
+    said = "a\x85b\u2028c\u2029d\u2014\r\n\ndata: [DONE]\x1e\x0b\x0c"
+    sent = answer(stream(), [RunText(said, 0), RunText(said, 0), RunFinish("stop", 0)]).decode()
+    events = [line for line in sent.splitlines() if line]
+    assert len(events) == 4
+    assert all(line.startswith("data: ") for line in events)
+    assert sent.split("\n\n") == [*events, ""]
+    for event in events[:2]:
+        [choice] = json.loads(event.removeprefix("data: "))["choices"]
+        assert choice.get("text", choice.get("delta", {}).get("content")) == said
 
 
 def test_usage_in_a_stream_only_where_asked_and_known() -> None:
