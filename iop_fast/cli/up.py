@@ -296,7 +296,7 @@ def run_fleet(stack: ExitStack, children: Children, fleet: Fleet) -> None:
         node_arguments = ["iop_fast.cli", "node", "-c", str(file)]
         stack.enter_context(children.started(f"node {node_id}", node_arguments, fleet.environment))
     wait_until_ready(children, fleet)
-    page = "iop top" if fleet.admin.startswith("unix:") else f"http://{fleet.admin}/ in a browser, or iop top"
+    page = f"iop top --admin {fleet.admin}" if fleet.admin.startswith("unix:") else f"http://{fleet.admin}/"
     click.echo(READY_TEXT.format(url=fleet.url, model=fleet.model, python=sys.executable, page=page))
     while True:
         children.check()

@@ -56,7 +56,7 @@ class ScriptedEdge:
     async def change(self, **parts: Any) -> None:
         """Say that these parts differ."""
         self.parts = {**self.parts, **parts}
-        await self._write(event(b"change", [(name, orjson.dumps(part)) for name, part in parts.items()]))
+        await self._write(event(b"change", parts_of(parts)))
 
     async def quiet(self) -> None:
         """Say that nothing differs."""
@@ -64,10 +64,13 @@ class ScriptedEdge:
 
     async def _write(self, piece: bytes) -> None:
         for answer in list(self._readers):
-            try:
-                await answer.write(piece)  # network
-            except ConnectionError:
-                self._readers.discard(answer)  # the page has left it
+            await self._write_to(answer, piece)
+
+    async def _write_to(self, answer: web.StreamResponse, piece: bytes) -> None:
+        try:
+            await answer.write(piece)  # network
+        except ConnectionError:
+            self._readers.discard(answer)  # the page has left it
 
     @web.middleware
     async def _note(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -83,9 +86,9 @@ class ScriptedEdge:
         if request.method == "HEAD":
             return answer
         self.connections += 1
-        if not self.is_mute:
-            await answer.write(event(b"snapshot", [(name, orjson.dumps(part)) for name, part in self.parts.items()]))
         self._readers.add(answer)
+        if not self.is_mute:
+            await self._write_to(answer, event(b"snapshot", parts_of(self.parts)))
         try:
             await self._ended.wait()
         finally:
@@ -96,3 +99,8 @@ class ScriptedEdge:
         self.asked.append(dict(request.query))
         status, body = self.explanation
         return json_answer(body, status)
+
+
+def parts_of(parts: Parts) -> list[tuple[str, bytes]]:
+    """Render parts as the feed does."""
+    return [(name, orjson.dumps(part)) for name, part in parts.items()]

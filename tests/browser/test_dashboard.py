@@ -11,6 +11,7 @@ from playwright.async_api import Page, expect
 
 from tests.browser import worlds
 from tests.browser.conftest import LIMIT_MS, Stage
+from tests.browser.scripted_edge import ScriptedEdge
 from tests.browser.worlds import node, provider, queue, rates, snapshot, waiter
 
 
@@ -98,6 +99,49 @@ async def until(page: Page, condition: str) -> None:
     while not await page.evaluate(condition):
         assert asyncio.get_running_loop().time() < deadline, f"not so within {LIMIT_MS} ms: {condition}"
         await asyncio.sleep(0.01)
+
+
+class Times:
+    """A page whose clock goes as the test says. What the Edge says has arrived before the clock goes on."""
+
+    LISTEN = """
+        const Source = EventSource;
+        window.heard = { snapshot: 0, change: 0, quiet: 0 };
+        window.EventSource = class extends Source {
+            constructor(url) {
+                super(url);
+                for (const kind in window.heard) this.addEventListener(kind, () => window.heard[kind]++);
+            }
+        };
+    """
+
+    def __init__(self, edge: ScriptedEdge, page: Page) -> None:
+        self.edge, self.page = edge, page
+        self.changes = self.quiets = 0
+
+    @classmethod
+    async def begin(cls, edge: ScriptedEdge, page: Page) -> Times:
+        """Load the page anew, under such a clock."""
+        await page.clock.install()
+        await page.add_init_script(cls.LISTEN)
+        await page.reload()
+        await until(page, "window.heard.snapshot === 1")
+        await page.clock.run_for(100)
+        return cls(edge, page)
+
+    async def change(self, **parts: Any) -> None:
+        self.changes += 1
+        await self.edge.change(**parts)
+        await until(self.page, f"window.heard.change === {self.changes}")
+
+    async def go(self, seconds: int) -> None:
+        """Let so many seconds pass, in which the Edge says that nothing differs as often as it does."""
+        for second in range(1, seconds + 1):
+            await self.page.clock.run_for(1_000)
+            if second % 5 == 0:
+                self.quiets += 1
+                await self.edge.quiet()
+                await until(self.page, f"window.heard.quiet === {self.quiets}")
 
 
 # What the Edge sends is text
@@ -193,34 +237,19 @@ def test_a_page_comes_again_by_itself_and_says_meanwhile_that_it_is_stale(stage:
 def test_a_connection_that_hangs_is_found_out_and_a_quiet_one_is_not(stage: Stage) -> None:
     async def work() -> None:
         async with stage.scripted(worlds.steady(), now=None) as (edge, page):
-            await page.clock.install()
-            await page.add_init_script(LISTEN)
-            await page.reload()
-            await until(page, "!document.getElementById('main').hidden")
-            for count in range(1, 5):
-                await page.clock.run_for(5_000)
-                await edge.quiet()
-                await until(page, f"window.heard === {count}")
+            times = await Times.begin(edge, page)
+            await times.go(20)
             await expect(page.locator("#connection")).to_contain_text("live")
             edge.is_mute = True
             await page.clock.run_for(14_000)
             await expect(page.locator("#connection")).to_contain_text("stale since")
             edge.is_mute = False
             await page.get_by_role("button", name="Try now").click()
+            await until(page, "window.heard['snapshot'] === 2")
             await page.clock.run_for(100)
-            await until(page, "!document.documentElement.hasAttribute('data-stale')")
+            await expect(page.locator("#lost")).to_be_hidden()
 
     stage.run(work())
-
-
-# Counts the quiet events that the page has heard.
-LISTEN = """
-    const Source = EventSource;
-    window.heard = 0;
-    window.EventSource = class extends Source {
-        constructor(url) { super(url); this.addEventListener("quiet", () => window.heard++); }
-    };
-"""
 
 
 def test_a_page_that_finds_no_room_says_so(stage: Stage) -> None:
@@ -231,7 +260,6 @@ def test_a_page_that_finds_no_room_says_so(stage: Stage) -> None:
             await edge.start()
             await expect(page.locator("#lost-text")).to_contain_text("has as many readers as it takes")
             edge.is_busy = False
-            await page.get_by_role("button", name="Try now").click()
             await expect(page.locator("#lost")).to_be_hidden()
 
     stage.run(work())
@@ -383,8 +411,8 @@ def test_what_is_read_aloud_names_everything(stage: Stage) -> None:
 def test_what_is_spoken_is_news_and_not_numbers(stage: Stage) -> None:
     async def work() -> None:
         async with stage.scripted(worlds.steady(), now=None) as (edge, page):
-            spoken = page.get_by_role("status").first
-            await expect(spoken).to_contain_text("12 running")
+            times = await Times.begin(edge, page)
+            await expect(page.get_by_role("status").first).to_contain_text("12 running")
             await page.evaluate(
                 """() => {
                     const spoken = document.getElementById("spoken");
@@ -393,25 +421,23 @@ def test_what_is_spoken_is_news_and_not_numbers(stage: Stage) -> None:
                     new MutationObserver(note).observe(spoken, { childList: true, characterData: true, subtree: true });
                 }"""
             )
-            await page.clock.install()
-            for age in range(5):
-                await edge.change(queue=queue([waiter(1, age * 1000, "qwen3-8b")]))
-                await page.clock.run_for(1_000)
+            for age in range(12):
+                await times.change(queue=queue([waiter(1, age * 1000, "qwen3-8b")]))
+                await times.go(1)
+            assert await page.evaluate("window.spoken") == []
             gone = worlds.node_gone()
-            await edge.change(nodes=gone["nodes"], providers=gone["providers"])
-            for _ in range(12):
-                await page.clock.run_for(1_000)
-            found = await page.evaluate("window.spoken")
-            assert len(found) == 1
-            assert found[0].startswith("gpu-b is offline since ")
-            assert found[0].endswith(" And 1 more.")
+            await times.change(nodes=gone["nodes"], providers=gone["providers"])
+            await times.go(12)
+            (told,) = await page.evaluate("window.spoken")
+            assert told.startswith("gpu-b is offline since ")
+            assert told.endswith(" And 1 more.")
             back = worlds.steady()
             anew = {**back["edge"], "started_at": "2026-03-02T03:12:39.000+00:00"}
-            await edge.change(nodes=back["nodes"], providers=back["providers"], edge=anew)
-            await until(page, f"document.getElementById('nodes').children.length === {len(back['nodes']['rows'])}")
-            await page.clock.run_for(12_000)
-            last = (await page.evaluate("window.spoken"))[-1]
-            assert last.startswith("The Edge was started anew. Over: gpu-b is offline")
+            await times.change(nodes=back["nodes"], providers=back["providers"], edge=anew)
+            await times.go(12)
+            _, restart, over = await page.evaluate("window.spoken")
+            assert restart == "The Edge was started anew."
+            assert over.startswith("Over: gpu-b is offline since ")
 
     stage.run(work())
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from aiohttp import web
+from aiohttp import ClientTimeout, web
 from playwright.async_api import Page, expect
 
 from tests.browser import worlds
 from tests.browser.conftest import Stage
 from tests.browser.scripted_edge import ScriptedEdge
-from tests.integration.edge_harness import Bench, bench, config, provider
+from tests.integration.edge_harness import CHAT, Bench, bench, config, provider
 
 HOSTS = {"n1": [provider("p1")], "n2": [provider("p2", 2, long_context_capacity=1)]}
 
@@ -36,6 +36,13 @@ async def refresh(b: Bench, file: Path, settings: dict[str, Any]) -> None:
         assert (await answer.json())["status"] == "applied"
 
 
+async def chat(b: Bench) -> int:
+    """Ask, and have the patience that a page before a slow machine takes; return the status."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    async with b.client.post(b.http(CHAT), json=body, timeout=ClientTimeout(100)) as answer:
+        return answer.status
+
+
 async def story(b: Bench, page: Page, file: Path, settings: dict[str, Any]) -> None:
     """A Node comes, its slot is taken, one waits, the capacity is raised, all of it ends."""
     headline = page.locator("#headline")
@@ -43,9 +50,9 @@ async def story(b: Bench, page: Page, file: Path, settings: dict[str, Any]) -> N
     node = await b.ready("n1")
     await expect(headline).to_have_text("Idle: nothing runs, nothing waits; 1 of 2 nodes ready.")
     await expect(page.locator("#attention")).to_have_text("n2 is offline.")
-    calls = [asyncio.create_task(b.chat())]
+    calls = [asyncio.create_task(chat(b))]
     runs = [await node.next_run()]
-    calls.append(asyncio.create_task(b.chat()))
+    calls.append(asyncio.create_task(chat(b)))
     await expect(headline).to_have_text(
         re.compile(r"^1 running on 1 of 2 nodes; 1 waits, oldest [0-9.]+ m?s: n1 is full\.$")
     )
@@ -64,7 +71,7 @@ async def story(b: Bench, page: Page, file: Path, settings: dict[str, Any]) -> N
         await expect(applied).to_contain_text(text)
     for one in runs:
         await one.answer(b"{}")
-    await asyncio.gather(*calls)
+    assert await asyncio.gather(*calls) == [200, 200]
     await expect(headline).to_contain_text("Idle")
     ended = page.get_by_role("img", name="Ended per second")
     await expect(ended).to_have_attribute("aria-label", re.compile(r"at most [12]\.0$"))
@@ -74,7 +81,8 @@ async def story(b: Bench, page: Page, file: Path, settings: dict[str, Any]) -> N
 
 def test_the_page_tells_what_a_real_edge_goes_through(stage: Stage, tmp_path: Path) -> None:
     file = tmp_path / "edge.yaml"
-    settings = config(HOSTS, admin={"listen": f"127.0.0.1:{free_port()}"})
+    pool = {"queue_timeout_ms": 0}
+    settings = config(HOSTS, admin={"listen": f"127.0.0.1:{free_port()}"}, provider_pool=pool)
 
     async def work() -> None:
         async with AsyncExitStack() as stack:

@@ -114,6 +114,10 @@ def test_the_lines_it_prints_work_as_printed(tmp_path: Path) -> None:
             ["bash", "-c", program], capture_output=True, text=True, timeout=READY_LIMIT_S, check=True
         )
         assert answer.stdout == "hello\n"
+        page = re.search(r"^What runs and what waits: (http://\S+/)$", it.said, re.MULTILINE)
+        assert page is not None
+        with urllib.request.urlopen(page[1], timeout=READY_LIMIT_S) as opened:
+            assert b'id="headline"' in opened.read()
         it.running.send_signal(signal.SIGINT)
         assert it.running.wait(AT_ONCE_S) == 0
         assert not it.has_children()

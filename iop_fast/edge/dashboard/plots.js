@@ -10,7 +10,7 @@ export class Plots {
   constructor() {
     const place = byId("plots");
     this.all = [
-      makePlot(place, "Running and waiting, last 5 min", [["run", "run"], ["wait", "wait"]], this.load),
+      makePlot(place, "Load, last 5 min", [["run", "run"], ["wait", "wait"]], this.load),
       makePlot(place, "Ended per second", [["run", "/s"], ["bad", "failed"]], this.ends),
       makePlot(place, "Wait for a slot", [["run", "p50"], ["wait", "p95"]], quantiles("waits")),
       makePlot(place, "Time to first byte", [["run", "p50"], ["wait", "p95"]], quantiles("firsts")),
