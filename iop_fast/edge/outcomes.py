@@ -49,7 +49,7 @@ ENDS: Mapping[int, Verdict] = {
     RunEnd.CANCELLED: Verdict(Failure.UPSTREAM_ERROR, "the provider's node stopped the request"),
     RunEnd.CONNECT_FAILED: Verdict(Failure.UPSTREAM_ERROR, "the provider could not be reached"),
     RunEnd.UPSTREAM_ERROR: Verdict(Failure.UPSTREAM_ERROR, "the provider broke off or sent an invalid answer"),
-    RunEnd.UPSTREAM_TIMEOUT: Verdict(Failure.UPSTREAM_TIMEOUT, "the provider was silent past its limit"),
+    RunEnd.UPSTREAM_TIMEOUT: Verdict(Failure.UPSTREAM_TIMEOUT, "the provider ran past its limit of time"),
     RunEnd.UNKNOWN_PROVIDER: Verdict(Failure.UPSTREAM_ERROR, "the provider is not usable on its node"),
     RunEnd.NODE_DRAINING: Verdict(Failure.UPSTREAM_ERROR, "the provider's node is shutting down"),
     RunEnd.INTERNAL: Verdict(Failure.INTERNAL, "internal error"),

@@ -321,6 +321,17 @@ async def test_json_lines() -> None:
         assert sink.end == End(RunEnd.OK, "", Usage(3, 4, 1))
 
 
+@pytest.mark.parametrize(("path", "warnings"), [("t", 0), ("$.t", 1)])
+@on_uvloop
+async def test_json_lines_without_a_text_are_told_to_their_owner(
+    path: str, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A path that leads nowhere makes empty answers, which nobody else could explain."""
+    async with cli_bench(tool("lines", '{"t": "a"}'), output="json_lines", fields={"text": {"path": path}}) as bench:
+        assert (await bench.ask()).end == OK
+    assert [record.message for record in caplog.records].count("cli_no_text") == warnings
+
+
 @on_uvloop
 async def test_json_lines_that_are_none() -> None:
     keys: dict[str, Any] = {"output": "json_lines", "fields": {"text": {"path": "t"}}}

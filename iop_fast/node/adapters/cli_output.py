@@ -52,6 +52,7 @@ class Output(Protocol):
 
     finish_reason: str
     error: str
+    line_count: int  # JSON lines that were read
 
     @property
     def usage(self) -> Usage | None:
@@ -78,6 +79,7 @@ class TextOutput:
     def __init__(self) -> None:
         self.finish_reason = "stop"
         self.error = ""
+        self.line_count = 0
         self.usage: Usage | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._line_ends = 0  # held back: they may be the last
@@ -109,7 +111,7 @@ class JsonLines:
         self.error = ""
         self._fields = profile.fields
         self._lines = LineReader(profile.line_bytes_max)
-        self._number = 0
+        self.line_count = 0
         self._tokens = {"prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0}
         self._has_tokens = False
 
@@ -134,13 +136,13 @@ class JsonLines:
 
     def _read(self, line: bytes) -> Iterator[Piece]:
         """Read one line."""
-        self._number += 1
+        self.line_count += 1
         try:
             document = orjson.loads(line)
         except orjson.JSONDecodeError:
             document = self._read_broken(line)
         if not isinstance(document, dict):
-            raise OutputError(f"the program's output is not one JSON object a line: line {self._number} is none")
+            raise OutputError(f"the program's output is not one JSON object a line: line {self.line_count} is none")
         self._note(document)
         for field, is_reasoning in ((self._fields.reasoning, True), (self._fields.text, False)):
             text = value_of(document, field)
@@ -154,7 +156,7 @@ class JsonLines:
         if isinstance(reason, str):
             self.finish_reason = FINISH_REASONS.get(reason, "stop")
         error = value_of(document, fields.error)
-        if error is not None:
+        if error not in (None, False, ""):  # a line may also say that there was none
             self.error = error if isinstance(error, str) else orjson.dumps(error).decode()
         for name in self._tokens:
             count = value_of(document, getattr(fields, name))

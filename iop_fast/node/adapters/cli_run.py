@@ -358,6 +358,9 @@ class CliRun:
         else:
             usage = self._output.usage
             if code == 0 and not self._output.error:
+                if self._output.line_count and not self._has_said:
+                    # An empty answer, or a path that leads nowhere: only the log can tell its owner.
+                    log.warning("cli_no_text", profile=self._setting.profile.id, lines=self._output.line_count)
                 self._sink.on_finish(self._output.finish_reason)
                 self._end = End(pb.RunEnd.OK, "", usage)
             else:

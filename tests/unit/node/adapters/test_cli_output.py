@@ -136,6 +136,13 @@ def test_an_error_may_be_any_value() -> None:
     assert output.error == '{"code":7}'
 
 
+@pytest.mark.parametrize("value", ["null", "false", '""'])
+def test_a_line_may_say_that_there_was_no_error(value: str) -> None:
+    output = lines(error="e")
+    read(output, b'{"e":%b}' % value.encode())
+    assert output.error == ""
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
