@@ -81,7 +81,7 @@ def fetch(admin: str | None, config: Path | None, path: str, **query: object) ->
     """Get a page of the admin listener, one of FIELDS; what is None in `query` is left out."""
     given = {name: value for name, value in query.items() if value is not None}
     address = admin or admin_of(config)
-    answer = ask(get_json, address, f"{path}?{urlencode(given)}" if given else path)
+    answer = ask(get_json, address, f"{path}?{urlencode(given, errors='surrogateescape')}" if given else path)
     if not isinstance(answer, dict) or FIELDS[path] not in answer:
         raise CannotReach(f"what answers at {address} is no admin listener; name its address by --admin")
     return answer

@@ -28,6 +28,7 @@ def check_cli_profiles(top: Spot) -> list[Remark]:
         remarks += _check_template(profile)
         remarks += _check_output(profile)
         remarks += _check_variables(profile)
+        remarks += _check_directory(profile)
         remarks += _check_kill(top, profile)
     return remarks
 
@@ -54,6 +55,13 @@ def _check_command(profile: Spot) -> list[Remark]:
     if places and not by_argument:
         remarks.append(profile.remark("command", f"{places[0]} stands in the arguments, expected input: argument"))
     return remarks
+
+
+def _check_directory(profile: Spot) -> list[Remark]:
+    directory = profile.text("working_directory")
+    if not directory or directory.startswith("/"):
+        return []
+    return [profile.remark("working_directory", f"expected an absolute path, got {directory!r}")]
 
 
 def _check_template(profile: Spot) -> list[Remark]:

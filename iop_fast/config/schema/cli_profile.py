@@ -86,9 +86,11 @@ class CliProfile(Section):
         "Where the values stand in JSON lines; needed for output: json_lines.", apply="restart", default=None
     )
     working_directory: Text | None = setting(
-        "Directory the program runs in; left out, an empty temporary one for each run.", apply="restart", default=None
+        "Directory the program runs in, an absolute path; left out, an empty temporary one for each run.",
+        apply="restart",
+        default=None,
     )
-    environment: dict[EnvName, str] = setting(
+    environment: dict[EnvName, Argument] = setting(
         "Variables set for the program. No secrets: name those in pass_environment.", apply="restart", factory=dict
     )
     pass_environment: Entries[EnvName] = setting(

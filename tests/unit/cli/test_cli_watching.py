@@ -190,6 +190,11 @@ def test_machines_get_the_answer_itself(command: list[str], answers: dict[str, A
     assert (code, json.loads(output)) == (0, expected)
 
 
+def test_an_argument_of_any_bytes_is_asked_for(answers: dict[str, Any]) -> None:
+    code, _ = invoke("explain", os.fsdecode(b"\xff"))
+    assert (code, answers["asked"]) == (0, ["/explain?model=%FF&tokens=0"])
+
+
 @pytest.mark.parametrize(
     "command", [["queue"], ["runs"], ["explain", "m"], ["top"], ["logs", "levels"], ["logs", "level", "info"]]
 )

@@ -70,6 +70,8 @@ REFUSED = {
     ),
     f"command: [x], {LINES}: {{text: {{path: a, where: {{b: true}}}}}}": "fields.text.where",
     "command: [x], environment: {A: b}, pass_environment: [A]": "pass_environment: A is set by environment already",
+    'command: [x], environment: {A: "b\\0c"}': "environment[A]: 'b\\x00c': expected a text without NUL",
+    "command: [x], working_directory: here": "working_directory: expected an absolute path, got 'here'",
     "command: [x], shell: true": "shell: unknown key",
     "command: [x], run_ms_max: 0": "run_ms_max: '0': expected at least 1",
     "command: [x], memory_bytes_max: 1": "memory_bytes_max: '1': expected at least 16777216",
