@@ -1,7 +1,7 @@
 // What a request would meet now, by GET /explain: asked when somebody asks, and true for that moment.
 
 import { byId, el, glyph, keep, name } from "./dom.js";
-import { clock, many, number } from "./format.js";
+import { clock, many, number, part } from "./format.js";
 
 const DECISIONS = {
   run: () => "It would run at once.",
@@ -54,7 +54,7 @@ function table({ model, candidates }) {
   const rows = candidates.map((row) =>
     el("tr", {},
       el("th", { scope: "row" }, name(row.provider_id), el("small", {}, " on ", name(row.node_id), " as ", name(row.served))),
-      el("td", {}, `${number(row.in_flight)}/${number(row.capacity)}`, row.long_capacity ? el("small", {}, ` long ${number(row.long_in_flight)}/${number(row.long_capacity)}`) : null),
+      el("td", {}, part(row.in_flight, row.capacity), row.long_capacity ? el("small", {}, ` long ${part(row.long_in_flight, row.long_capacity)}`) : null),
       el("td", {}, glyph(SHAPES[row.verdict] ?? "trouble"), row.reason),
     ),
   );

@@ -4,8 +4,8 @@
 // filter looks through all of them.
 
 import { byId, el, glyph, keep, name, redraw, setAttr, setGlyph, setText, svg, unseen } from "./dom.js";
-import { many, names, number } from "./format.js";
-import { makeSlots, shortCount, spokenCount, updateSlots } from "./slots.js";
+import { many, names, number, part } from "./format.js";
+import { makeSlots, spokenCount, updateSlots } from "./slots.js";
 
 const SHOWN_MAX = 120;
 const FILTER_FROM = 13;
@@ -68,13 +68,13 @@ export class Fleet {
     setGlyph(one.glyph, row.state);
     setText(one.label, row.label);
     updateSlots(one.slots, row);
-    setText(one.count, shortCount(row));
+    setText(one.count, part(row.in_flight, row.capacity));
     setText(one.spoken, spokenCount(row));
     const since = this.changes.since([`${row.node_id}/${row.provider_id}`]);
     const isPlain = ["up", "offline", "disabled"].includes(row.state);
     const state = isPlain ? (row.state === "disabled" ? "disabled" : "") : `${row.state}${since}${row.reason ? `: ${row.reason}` : ""}`;
     const more = [
-      row.long_capacity ? `long ${number(row.long_in_flight)}/${number(row.long_capacity)}` : "",
+      row.long_capacity ? `long ${part(row.long_in_flight, row.long_capacity)}` : "",
       row.in_flight > row.capacity ? `${number(row.in_flight - row.capacity)} above capacity` : "",
       row.capacity === 0 ? "capacity 0 takes nothing" : "",
     ].filter(Boolean);

@@ -5,6 +5,7 @@ const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-dig
 
 export const number = (value) => DIGITS.format(value);
 export const clock = (date) => CLOCK.format(date);
+export const part = (some, all) => `${number(some)}/${number(all)}`;
 export const many = (count, one, more = `${one}s`) => `${number(count)} ${count === 1 ? one : more}`;
 
 // "320 ms", "4.2 s", "2 min 5 s", "3 h 4 min", "5 d 3 h"

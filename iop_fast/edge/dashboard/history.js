@@ -19,8 +19,8 @@ export class History {
   // looks, of which a page in the background has many, are like the first: a difference would have been said.
   advance(second, now) {
     const { second: last, running, waiting } = this.slots.at(-1) ?? { second: second - 1, ...now };
-    for (let at = Math.max(last + 1, second - SPAN_S + 1); at <= second; at++) {
-      this.slots.push({ second: at, isKnown: now !== null, running, waiting, ended: 0, tokens: 0, outcomes: {}, waits: null, firsts: null });
+    for (let at = Math.max(last, second - SPAN_S) + 1; at <= second; at++) {
+      this.slots.push({ second: at, isKnown: now !== null, running, waiting, ended: 0, tokens: 0, outcomes: {} });
     }
     this.slots.splice(0, this.slots.length - SPAN_S);
     Object.assign(this.slots.at(-1), now);

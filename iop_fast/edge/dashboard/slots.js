@@ -60,7 +60,6 @@ function bar(row) {
 
 const round = (value) => Math.round(value * 10) / 10;
 
-export const shortCount = (row) => `${number(row.in_flight)}/${number(row.capacity)}`;
 export const spokenCount = (row) =>
   `${number(row.in_flight)} of ${many(row.capacity, "slot")} taken` +
   (row.long_capacity ? `, ${number(row.long_in_flight)} of ${number(row.long_capacity)} long` : "");
