@@ -92,9 +92,10 @@ MACROS = [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_M
 FLAGS = ["-O0", "-g"] if DEBUG else ["-O3", "-g0", "-fno-builtin-memset"]
 
 
-def forget_stale(c_file: Path, interface: Path) -> None:
+def forget_stale(c_file: Path, *interfaces: Path) -> None:
     """A module's own .pxd is no dependency that cythonize sees: without its C file it is translated anew."""
-    if c_file.exists() and interface.exists() and interface.stat().st_mtime > c_file.stat().st_mtime:
+    written = max((interface.stat().st_mtime for interface in interfaces if interface.exists()), default=0.0)
+    if c_file.exists() and written > c_file.stat().st_mtime:
         c_file.unlink()
 
 
@@ -111,10 +112,11 @@ def compiled() -> list[Extension]:
 
 
 def typed() -> list[Extension]:
-    """The Python modules that are compiled as well."""
+    """The Python modules that are compiled as well. They share their types, so another .pxd makes all of them anew."""
     sources = {name: Path(*name.split(".")).with_suffix(".py") for name in TYPED}
+    interfaces = [source.with_suffix(".pxd") for source in sources.values()]
     for source in sources.values():
-        forget_stale((TYPED_C / source).with_suffix(".c"), source.with_suffix(".pxd"))
+        forget_stale((TYPED_C / source).with_suffix(".c"), *interfaces)
     return cythonize(
         [Extension(name, [str(source)], extra_compile_args=TYPED_FLAGS) for name, source in sources.items()],
         compiler_directives=TYPED_DIRECTIVES,

@@ -677,19 +677,29 @@ async def test_many_at_once_keep_apart() -> None:
         assert [sink.text for sink in sinks] == texts
 
 
+def run_directories(parent: Path) -> list[Path]:
+    return list(parent.glob("iop-run-*"))
+
+
 @on_uvloop
-async def test_nothing_outlives_a_node_that_is_killed() -> None:
-    """SIGKILL to the Node: its programs, their children and their daemons end."""
+async def test_nothing_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
+    """SIGKILL to the Node: its programs, their children and their daemons end, and their directories go."""
     node = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.integration.cli_node", stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-m",
+        "tests.integration.cli_node",
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert node.stdout is not None
     pids = [int(pid) for pid in (await node.stdout.readline()).split()]
     assert len(pids) >= 5, "spawner, two stubborn ones, an escaped one"
     assert not any(map(has_ended, pids))
+    assert len(run_directories(tmp_path)) == 2
     node.kill()
     await node.wait()
     await until(lambda: all(map(has_ended, pids)), "everything is gone")
+    await until(lambda: not run_directories(tmp_path), "their directories are removed")
 
 
 SANDBOX = [

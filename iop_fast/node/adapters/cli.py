@@ -158,6 +158,7 @@ class CliRunAdapter:
                 argv=arguments,
                 environment={"TMPDIR": temporary, **adapter.environment, **trace_of(task)},
                 directory=directory,
+                is_scratch=directory != adapter.profile.working_directory,
                 limits=adapter.limits,
             )
             setting = Setting(

@@ -46,12 +46,16 @@ LOADER_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 class Order(NamedTuple):
-    """A program to start. `limits` are names of resource.RLIMIT_* with the value of both, soft and hard."""
+    """A program to start. `limits` are names of resource.RLIMIT_* with the value of both, soft and hard.
+
+    A directory that `is_scratch` belongs to this run alone: who orders removes it, or the spawner should the Node die.
+    """
 
     path: str
     argv: Sequence[str]
     environment: Mapping[str, str]
     directory: str
+    is_scratch: bool
     limits: Sequence[tuple[str, int]]
 
 
@@ -142,6 +146,7 @@ class SpawnerLink:
             argv=list(order.argv),
             environment={**order.environment, MARK: mark},
             directory=order.directory,
+            is_scratch=order.is_scratch,
             limits=list(order.limits),
         )
         return program

@@ -20,8 +20,8 @@ there are none; those that hide both are killed when no run is left. Elsewhere (
 by setsid stays.
 
 What must not happen: a program that outlives the Node. The socket closes when the Node is gone, however it went: then
-every run gets SIGTERM, a second, and its finish. Should this process be killed, the programs die with it on Linux
-(PR_SET_PDEATHSIG) and the Node kills their groups.
+every run gets SIGTERM, a second, and its finish, and directories that are a run's own are removed. Should this process
+be killed, the programs die with it on Linux (PR_SET_PDEATHSIG) and the Node kills their groups.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class Spawner:
         self.is_subreaper = prctl is not None and prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.children: dict[int, Child] = {}
         self.reports: dict[int, Child] = {}
+        self.scratch: dict[int, list[str]] = {}  # directories of their own of the runs that are not over
         self.poller = select.poll()
         self.poller.register(link, select.POLLIN)
         self.poller.register(wakeup, select.POLLIN)
@@ -136,6 +137,7 @@ class Spawner:
         """Fork a child that becomes the program."""
         run = order["run"]
         assert len(fds) == FDS_OF_A_SPAWN, "an order without its descriptors"
+        self.scratch[run] = [order["directory"]] if order["is_scratch"] else []
         report, mine = os.pipe()
         parent = os.getpid()
         try:
@@ -181,8 +183,11 @@ class Spawner:
             except PermissionError:
                 pass  # macOS: nothing in the group but zombies, or processes of another user
 
-    def tell(self, **said: object) -> None:
-        """Say something to the Node."""
+    def tell(self, **said: Any) -> None:
+        """Say something to the Node, which sees to a run's directory once it hears that the run is over."""
+        for word in ("gone", "failed"):
+            if word in said:
+                del self.scratch[said[word]]
         body = json.dumps(said).encode()
         self.link.sendall(HEADER.pack(len(body)) + body)
 
@@ -257,6 +262,7 @@ class Spawner:
         """End every run: the Node is gone. Nobody hears of it."""
         self.poller.unregister(self.link)
         self.tell = silent  # type: ignore[method-assign]
+        scratch = [directory for own in self.scratch.values() for directory in own]
         for child in self.children.values():
             self.signal(child, signal.SIGTERM)
         end_s = time.monotonic() + FAREWELL_S
@@ -268,9 +274,18 @@ class Spawner:
         end_s = time.monotonic() + FINISH_LIMIT_S + FAREWELL_S
         while self.children and time.monotonic() < end_s:
             self.turn(has_tick=True)
+        remove_trees(scratch)
 
 
-def silent(**_: object) -> None:
+def remove_trees(directories: list[str]) -> None:
+    """Remove directories and what is in them, as far as that can be done: nobody is left to be told."""
+    import shutil  # only for an end that nobody orders
+
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def silent(**_: Any) -> None:
     """Nobody listens any more."""
 
 
