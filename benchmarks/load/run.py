@@ -39,27 +39,39 @@ LIBRARIES = ("grpcio", "protobuf", "uvloop", "httptools", "aiohttp")
 REST_S = 0.5
 
 
-async def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the scenarios; print as they end; return what goes into the file."""
+async def run(options: argparse.Namespace) -> list[str]:
+    """Run the scenarios, print as they end and keep what there is so far; return who has died."""
     plan = Plan(options.rounds, options.seconds, options.soak_minutes)
     began = time.monotonic()
-    recorded = about(options)
     scenarios: dict[str, Any] = {}
+    results: dict[str, Any] = {"run": about(options), "scenarios": scenarios}
     with opened(options.subjects, plan) as bench:
+        results["run"]["versions"] |= {name: one.version for name, one in bench.subjects.items() if one.version}
+        results["absent"] = bench.absent
         for name in options.scenarios:
             if name in NEED_EDGE and "edge" not in bench.subjects:
                 continue
             scenarios[name] = await one_scenario(bench, name)
-        recorded["dead"] = bench.dead()
-        recorded["versions"] |= {name: one.version for name, one in bench.subjects.items() if one.version}
-        absent = bench.absent
-    recorded["took_s"] = round(time.monotonic() - began)
-    targets = judged(scenarios)
-    print("\n" + "\n".join(ratio_lines(targets)), flush=True)
-    recorded["others"] = others_of(scenarios)
-    print("".join(f"\n{one}: its figures are missing from there on" for one in recorded["dead"]))
-    print(f"\nwhole run: {recorded['took_s']} s; others took {recorded['others']:.2f} cores (median over all figures)")
-    return {"run": recorded, "absent": absent, "scenarios": scenarios, "targets": targets}
+            results["targets"] = judged(scenarios)
+            results["run"] |= {"took_s": round(time.monotonic() - began), "others": others_of(scenarios)}
+            keep(options, results)
+        dead = bench.dead()
+    print("\n" + "\n".join(ratio_lines(judged(scenarios))), flush=True)
+    print("".join(f"\n{one}: its figures are missing from there on" for one in dead))
+    took, others = round(time.monotonic() - began), others_of(scenarios)
+    print(f"\nwhole run: {took} s; others took {others:.2f} cores (median over all figures)")
+    print(f"wrote {options.json} and {options.chart}")
+    return dead
+
+
+def keep(options: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Write figures and chart."""
+    for path, content in (
+        (options.json, json.dumps(results, indent=1, sort_keys=True) + "\n"),
+        (options.chart, chart(results)),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
 
 
 def others_of(scenarios: dict[str, Any]) -> float:
@@ -148,14 +160,8 @@ def main() -> None:
     """Parse the arguments, run, print and store."""
     options = parsed()
     os.setpriority(os.PRIO_PROCESS, 0, options.nice)  # what is started inherits it
-    results = uvloop.run(run(options))
-    for path, content in (
-        (options.json, json.dumps(results, indent=1, sort_keys=True) + "\n"),
-        (options.chart, chart(results)),
-    ):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
-        print(f"wrote {path}")
+    if uvloop.run(run(options)):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -139,6 +139,6 @@ STEADY: dict[str, Scenario] = {
     "streams-64": paced_streams(64, 20, FAST),
     "streams-256": paced_streams(256, 20, FAST),
     "streams-1000": paced_streams(1000, 20, FAST),
-    "streams-1000-slow": paced_streams(1000, 100, FAST),
+    "streams-1000-slow": paced_streams(1000, 50, FAST),
     "mixed": mixed,
 }

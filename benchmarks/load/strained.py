@@ -153,7 +153,7 @@ class Storm:
         """Change the file, apply it, again."""
         began = now_ns()
         while not self._stopping:
-            self._fleet.configure(capacity=7000 + self._applied % 2)
+            self._fleet.configure(capacity=7000 + (self._fleet.settings["capacity"] == 7000))
             report = await asyncio.to_thread(self._fleet.refresh)
             if report["status"] != "applied":
                 raise RuntimeError(f"a refresh under load came out {report['status']}: {report}")
