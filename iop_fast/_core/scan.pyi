@@ -65,7 +65,7 @@ class BodyScan:
     @property
     def features(self) -> int:
         """FEATURE_* bits seen: non-empty top-level tools/functions, image or audio content parts, a response_format of
-        type json_schema, media that stands elsewhere (an http URL), video parts (which are image parts too) and files."""
+        type json_schema, media that stands elsewhere (an http URL), video parts (image parts too) and files."""
     @property
     def estimated_tokens(self) -> int:
         """Estimated input tokens: DESIGN of the estimate stands in the implementation's head."""
