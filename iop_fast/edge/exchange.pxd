@@ -8,6 +8,7 @@ from iop_fast.edge.record cimport Record
 from iop_fast.edge.reply cimport Reply
 from iop_fast.edge.state cimport EdgeState
 from iop_fast.edge.tunnel cimport Request, Upload
+from iop_fast.edge.usage cimport believable
 
 cdef object RECEIVING, QUEUED, DISPATCHED, STREAMING, CANCELLING, DONE
 cdef object SUBMITTED, GRANTED, READMITTED, ANSWERED, ABANDONED, FINISHED

@@ -71,6 +71,7 @@ from iop_fast.edge.refusals import REFUSED_FOR, SHOWN_CHARACTERS, find_model, ne
 from iop_fast.edge.reply import Reply
 from iop_fast.edge.state import EdgeState, RunLink
 from iop_fast.edge.tunnel import Request, Upload
+from iop_fast.edge.usage import believable
 from iop_fast.errors import Failure
 from iop_fast.seams import Downstream, End, Head, RunSaid
 from iop_fast.wire.runtime_pb2 import RunEnd
@@ -341,7 +342,7 @@ class Exchange(Record):
                 self._drop_sent_body()
             if end is not None:
                 self._link = None  # the run is over: the session has it no more
-                self.usage = end.usage
+                self.usage = believable(end.usage)
                 self.is_sent = end.status not in UNSEEN_ENDS
             self._take_answer(head, data, end)
         except Exception as error:  # noqa: BLE001 - as in on_body

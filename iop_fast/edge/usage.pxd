@@ -3,6 +3,11 @@
 cimport cython
 
 
+cdef object TOKENS_MAX
+
+cpdef believable(usage)
+
+
 @cython.final
 cdef class UsageRow:
     cdef readonly object complete, partial, unknown

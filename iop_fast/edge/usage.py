@@ -21,6 +21,7 @@ from iop_fast.edge.auth import Principal
 from iop_fast.seams import Usage
 
 ROWS_MAX = 8_192
+TOKENS_MAX = 2**40
 
 COMPLETE, PARTIAL, UNKNOWN = "complete", "partial", "unknown"
 
@@ -143,6 +144,13 @@ class UsageBook:
             ],
             "estimates": [{"model": model, **made._asdict()} for model, made in self.calibration().items()],
         }
+
+
+def believable(usage: Usage | None) -> Usage | None:
+    """Return what a provider reported, None for counts that no request has: sums of them would be no numbers of JSON's."""
+    if usage is None or (usage[0] <= TOKENS_MAX and usage[1] <= TOKENS_MAX and usage[2] <= TOKENS_MAX):
+        return usage
+    return None
 
 
 def usage_state(is_whole: bool, usage: Usage | None) -> str:

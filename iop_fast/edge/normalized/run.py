@@ -22,6 +22,7 @@ from iop_fast._hot.frames import FrameError
 from iop_fast.edge.answers import JSON_TYPE, REASONS
 from iop_fast.edge.normalized.translation import IncompleteAnswer, Translation
 from iop_fast.edge.state import RunLink
+from iop_fast.edge.usage import believable
 from iop_fast.seams import EdgeRun, End, Head, RunSaid
 from iop_fast.wire.options import MAX_MESSAGE_BYTES
 from iop_fast.wire.runtime_pb2 import RunEnd
@@ -130,7 +131,7 @@ class NormalizedRun(EdgeRun):
         head = None
         if end.status == RunEnd.OK:
             try:
-                pieces += self._translation.close(end.usage)
+                pieces += self._translation.close(believable(end.usage))
             except IncompleteAnswer as error:
                 end = End(RunEnd.UPSTREAM_ERROR, str(error), end.usage)
             else:

@@ -21,10 +21,12 @@ from iop_fast.seams import RunSink, Usage
 
 MIB = 1024 * 1024
 # A line may be a whole answer, and the last one of a completion holds its tokens (`context`).
-LINE_BYTES_MAX = 16 * MIB
+LINE_BYTES_MAX = 4 * MIB
 # One embedding as text, and all of the object but its embeddings.
 VECTOR_BYTES_MAX = 4 * MIB
 REST_BYTES_MAX = MIB
+# A model makes a few tool calls; the Edge takes no more of them either.
+TOOL_CALLS_MAX = 1024
 
 # `load` and `unload` answer an empty prompt, "" comes from servers that know no reason.
 REASONS = {"stop": "stop", "length": "length", "load": "stop", "unload": "stop", "": "stop"}
@@ -69,7 +71,7 @@ class StreamReader:
         self._sink = sink
         self._new_call_id = new_call_id
         self._lines = LineReader(LINE_BYTES_MAX)
-        self._call_ids: list[str] = []
+        self._call_ids: dict[str, None] = {}
         self.has_begun = False
         self.is_whole = False
         self.usage: Usage | None = None
@@ -134,10 +136,12 @@ class StreamReader:
         name = text_in(function, "name")
         if not name:
             raise AnswerError("a tool call of the answer has no name")
+        if len(self._call_ids) == TOOL_CALLS_MAX:
+            raise AnswerError(f"the answer has more than {TOOL_CALLS_MAX} tool calls")
         call_id = text_in(call, "id")
         if not call_id or call_id in self._call_ids:
             call_id = self._new_call_id()
-        self._call_ids.append(call_id)
+        self._call_ids[call_id] = None
         self.has_begun = True
         self._sink.on_tool_call(len(self._call_ids) - 1, call_id, name, arguments_text(function.get("arguments")))
 
@@ -273,7 +277,10 @@ def arguments_text(arguments: object) -> str:
     """Return a call's arguments as JSON text, as the OpenAI API has them."""
     if isinstance(arguments, str):
         return arguments or "{}"
-    return orjson.dumps({} if arguments is None else arguments).decode()
+    try:
+        return orjson.dumps({} if arguments is None else arguments).decode()
+    except TypeError:  # what can be read can be nested deeper than what can be written
+        raise AnswerError("the arguments of a tool call are nested too deep") from None
 
 
 def usage_of(fields: Mapping[str, Any]) -> Usage | None:

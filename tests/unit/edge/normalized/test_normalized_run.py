@@ -419,6 +419,19 @@ def test_tunnels_and_normalized_runs_share_one_line() -> None:
         world.assert_idle()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_counts_that_no_request_has_are_not_known(stream: bool) -> None:
+    """Sums of them would be no numbers of JSON's, in the answer and in the page of all sums."""
+    with a_world() as world:
+        call = world.post(body(stream=stream, stream_options={"include_usage": True}))
+        world.link.say(1, RunText("a", 0), end=End(RunEnd.OK, "", Usage(2**64 - 1, 2**64 - 1, 0)))
+        assert call.downstream.status == 200
+        assert b"total_tokens" not in call.downstream.body
+        [row] = world.edge.books.usage.snapshot()["rows"]
+        assert (row["prompt_tokens"], row["unknown"]) == (0, 1)
+        world.assert_idle()
+
+
 def test_usage_is_booked() -> None:
     with a_world() as world:
         world.post(body())

@@ -204,6 +204,10 @@ class TestFailures:
             (b'{"message":{"tool_calls":{"a":1}},"done":false}\n', "tool_calls of the answer are not a list"),
             (b'{"message":{"tool_calls":[7]},"done":false}\n', "a tool call of the answer has no function"),
             (b'{"message":{"tool_calls":[{"function":{}}]},"done":false}\n', "a tool call of the answer has no name"),
+            (
+                b'{"message":{"tool_calls":[{"function":{"name":"f","arguments":%b}}]}}\n' % (b"[" * 900 + b"]" * 900),
+                "the arguments of a tool call are nested too deep",
+            ),
             (b'{"message":{"content":"\xff"},"done":false}\n', "a line of the answer is not JSON"),
             (
                 b'{"error":"an error was encountered while running the model"}\n',
@@ -217,6 +221,13 @@ class TestFailures:
         events, said = fails(self.SAID, rest)
         assert events == [("text", "Half")]
         assert said.startswith(words)
+
+    def test_tool_calls_have_a_bound(self) -> None:
+        call = b'{"function":{"name":"f","arguments":{}}}'
+        calls = b",".join([call] * (ollama_answer.TOOL_CALLS_MAX + 1))
+        events, said = fails(b"", b'{"message":{"tool_calls":[%b]},"done":true}\n' % calls)
+        assert len(events) == ollama_answer.TOOL_CALLS_MAX
+        assert said == "the answer has more than 1024 tool calls"
 
     def test_an_error_has_its_status_where_one_is_said(self) -> None:
         for line, status in (
