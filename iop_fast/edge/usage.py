@@ -147,7 +147,7 @@ class UsageBook:
 
 
 def believable(usage: Usage | None) -> Usage | None:
-    """Return what a provider reported, None for counts that no request has: sums of them would be no numbers of JSON's."""
+    """Return what a provider reported, None for counts that no request has: their sums would be no numbers of JSON."""
     if usage is None or (usage[0] <= TOKENS_MAX and usage[1] <= TOKENS_MAX and usage[2] <= TOKENS_MAX):
         return usage
     return None
