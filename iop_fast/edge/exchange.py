@@ -306,7 +306,7 @@ class Exchange(Record):
         if traces is not None:
             opening = traces.open(self, opening, runtime)
         self._overdraft = 0 if translation is None else OVERDRAFT_BYTES
-        run = self if translation is None else NormalizedRun(self, link, self._run_id, translation)
+        run = self if translation is None else NormalizedRun(self, link, self._run_id, translation, runtime.run_window_bytes)
         link.open(self._run_id, run, opening)
         self._link = link
         if self._upload is not None:
@@ -464,7 +464,7 @@ class Exchange(Record):
         """Grant the Node anew what was handed on, once it is half a window and while the client takes what it gets."""
         link, reply = self._link, self.reply
         window = self._runtime.run_window_bytes
-        if link is None or 2 * reply.owed < window:
+        if link is None or 2 * reply.owed < window or self._state is CANCELLING:
             return
         if reply.is_writable:
             owed, reply.owed = reply.owed, 0

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import orjson
 
-from iop_fast._hot.frames import FrameError
+from iop_fast._hot.frames import EVENT_BYTES, FrameError
 from iop_fast.edge.answers import JSON_TYPE, REASONS
 from iop_fast.edge.normalized.translation import IncompleteAnswer, Translation
 from iop_fast.edge.state import RunLink
@@ -72,13 +72,16 @@ class Exchange(Protocol):
 class NormalizedRun(EdgeRun):
     """One normalized run. See the module's head."""
 
-    __slots__ = ("_collected", "_exchange", "_has_begun", "_link", "_run_id", "_translation")
+    __slots__ = ("_collected", "_events_max", "_exchange", "_has_begun", "_link", "_run_id", "_translation")
 
-    def __init__(self, exchange: Exchange, link: RunLink, run_id: int, translation: Translation) -> None:
+    def __init__(
+        self, exchange: Exchange, link: RunLink, run_id: int, translation: Translation, window_bytes: int
+    ) -> None:
         self._exchange = exchange
         self._link = link
         self._run_id = run_id
         self._translation = translation
+        self._events_max = window_bytes // EVENT_BYTES + 1  # that a window may hold: each counts EVENT_BYTES and more
         self._has_begun = False  # the head was handed on
         self._collected = 0  # bytes of the window that wait here
 
@@ -110,6 +113,8 @@ class NormalizedRun(EdgeRun):
 
     def on_events(self, taken: bool, said: list[RunSaid], byte_count: int, end: End | None) -> None:
         """Take the events of a message."""
+        if len(said) > self._events_max:
+            raise FrameError(f"{len(said)} events came at once, expected what a window may hold, {self._events_max}")
         pieces = self._translation.add(said)
         if end is not None:
             self._finish(pieces, byte_count, end)

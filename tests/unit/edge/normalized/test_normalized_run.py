@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from iop_fast._hot.frames import FrameError
+from iop_fast._hot.frames import EVENT_BYTES, FrameError
 from iop_fast.edge.exchange_states import State
 from iop_fast.edge.normalized import run
 from iop_fast.seams import End, RunEmbedding, RunFinish, RunOpening, RunReasoning, RunText, Usage
@@ -363,6 +363,30 @@ def test_a_client_that_does_not_read_is_not_sent_more() -> None:
         assert not call.downstream.is_aborted
         world.link.say(1, RunText("a", 0), byte_count=1)
         assert call.downstream.is_aborted
+
+
+def test_what_a_broken_node_sends_behind_its_cut_is_dropped() -> None:
+    """The run was cut for its first overrun; the rest of what was sent is no fault of ours."""
+    with a_world() as world:
+        call = start(world, True)
+        world.link.say(1, RunText("a", 0))
+        call.downstream.is_writable = False
+        for _ in range(3):
+            world.link.say(1, RunText("a", 0), byte_count=WINDOW + run.OVERDRAFT_BYTES)
+        assert call.downstream.is_aborted
+        world.link.say(1, RunText("a", 0), end=WHOLE)
+        assert "broken" not in world.edge.counters
+        world.assert_idle()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_more_events_at_once_than_a_window_holds_are_not_looked_at(stream: bool) -> None:
+    with a_world() as world:
+        start(world, stream)
+        most = WINDOW // EVENT_BYTES + 1
+        world.link.say(1, *[RunText("a", 0)] * most)
+        with pytest.raises(FrameError, match="events came at once"):
+            world.link.say(1, *[RunText("a", 0)] * (most + 1))
 
 
 def test_what_is_collected_counts_as_held() -> None:
