@@ -306,7 +306,8 @@ class Exchange(Record):
         if traces is not None:
             opening = traces.open(self, opening, runtime)
         self._overdraft = 0 if translation is None else OVERDRAFT_BYTES
-        run = self if translation is None else NormalizedRun(self, link, self._run_id, translation, runtime.run_window_bytes)
+        window = runtime.run_window_bytes
+        run = self if translation is None else NormalizedRun(self, link, self._run_id, translation, window)
         link.open(self._run_id, run, opening)
         self._link = link
         if self._upload is not None:
