@@ -118,7 +118,7 @@ bench: $(VENV)/.built
 	$(PY) -m benchmarks.bench_watching
 	$(PY) -m benchmarks.config_ratios
 	$(PY) -m benchmarks.stalled_reader
-	$(PY) -m benchmarks.load.run --only requests --connections 32 --rounds 3
+	$(PY) -m benchmarks.load.run --quick --scenarios closed-32 --subjects direct,haproxy-same-work,edge
 
 ## The core's costs against their targets, as ratios of one run.
 bench-core: $(VENV)/.built
@@ -129,9 +129,10 @@ bench-core: $(VENV)/.built
 guard: $(VENV)/.dev
 	$(PY) -m benchmarks.core_guard $(BASE)
 
-## End to end: direct, HAProxy and Edge + Node in one run (needs haproxy).
+## End to end: direct, HAProxy, nginx, LiteLLM, Portkey and Edge + Node in one run (20 minutes; needs haproxy, nginx).
+LOAD ?=
 bench-load: $(VENV)/.built
-	$(PY) -m benchmarks.load.run
+	$(PY) -m benchmarks.load.run $(LOAD)
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
@@ -173,6 +174,7 @@ docs: $(VENV)/.run
 	$(PY) -m scripts.gen_error_docs
 	$(PY) -m scripts.gen_metrics_docs
 	$(PY) -m scripts.gen_dashboard
+	$(PY) -m scripts.gen_load_docs
 
 ## Sdist and wheel into dist/, tried away from the checkout.
 package: $(VENV)/.dev

@@ -52,7 +52,7 @@ def chart(results: Mapping[str, Any]) -> str:
             length = max(1.0, place(value, low, high))
             parts.append(
                 f'<rect x="{LEFT}" y="{top}" width="{length:.1f}" height="{BAR - 3}" fill="{COLOURS[label]}"/>'
-                f'<text x="{LEFT + length + 4:.1f}" y="{top + 9}">{escape(label)} {value:.3g}</text>'
+                f'<text x="{LEFT + length + 4:.1f}" y="{top + 9}">{escape(label)} {shown(value)}</text>'
             )
             top += BAR
         top += PAD
@@ -68,6 +68,11 @@ def bars(scenario: Mapping[str, Any]) -> list[tuple[str, float]]:
         if value:
             rows.append((name, value))
     return rows
+
+
+def shown(value: float) -> str:
+    """A value in three digits or more."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def subtitle(run: Mapping[str, Any]) -> str:

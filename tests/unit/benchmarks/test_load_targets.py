@@ -98,7 +98,7 @@ def test_the_chart_is_an_image_with_a_bar_for_each_gateway() -> None:
     run = {"at": "today", "rounds": 3, "machine": {"cores": 2, "processor": "A & B <fast>"}}
     drawn = ElementTree.fromstring(chart({"run": run, "scenarios": RUN}))
     texts = [one.text or "" for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"haproxy-same-work 30", "litellm 1.5e+04", "edge 45", "edge + node 90"} <= set(texts)
+    assert {"haproxy-same-work 30", "litellm 15,000", "edge 45", "edge + node 90"} <= set(texts)
     assert any("A & B <fast>" in text for text in texts)
 
 
