@@ -22,11 +22,13 @@ from iop_fast.seams import RunSink, Usage
 MIB = 1024 * 1024
 # A line may be a whole answer, and the last one of a completion holds its tokens (`context`).
 LINE_BYTES_MAX = 4 * MIB
-# One embedding as text, and all of the object but its embeddings.
+# One embedding as text and in numbers, and all of the object but its embeddings. An event has to fit a message.
 VECTOR_BYTES_MAX = 4 * MIB
+VECTOR_NUMBERS_MAX = 256 * 1024
 REST_BYTES_MAX = MIB
 # A model makes a few tool calls; the Edge takes no more of them either.
 TOOL_CALLS_MAX = 1024
+NAME_CHARACTERS_MAX = 4096
 
 # `load` and `unload` answer an empty prompt, "" comes from servers that know no reason.
 REASONS = {"stop": "stop", "length": "length", "load": "stop", "unload": "stop", "": "stop"}
@@ -139,6 +141,8 @@ class StreamReader:
         if len(self._call_ids) == TOOL_CALLS_MAX:
             raise AnswerError(f"the answer has more than {TOOL_CALLS_MAX} tool calls")
         call_id = text_in(call, "id")
+        if max(len(name), len(call_id)) > NAME_CHARACTERS_MAX:
+            raise AnswerError(f"a tool call's name or id has more than {NAME_CHARACTERS_MAX} characters")
         if not call_id or call_id in self._call_ids:
             call_id = self._new_call_id()
         self._call_ids[call_id] = None
@@ -237,6 +241,8 @@ class EmbeddingReader:
             raise AnswerError("an embedding of the answer is not a list of numbers") from None
         if not values or not all(type(value) in (float, int) for value in values):
             raise AnswerError("an embedding of the answer is not a list of numbers")
+        if len(values) > VECTOR_NUMBERS_MAX:
+            raise AnswerError(f"an embedding has more than {VECTOR_NUMBERS_MAX} numbers")
         self.has_begun = True
         self._said += 1
         if self._said <= self._count:

@@ -14,6 +14,7 @@ from iop_fast.node.adapters.ndjson import LineReader, LineTooLongError
 from iop_fast.node.adapters.ollama_answer import EmbeddingReader, StreamReader
 from iop_fast.node.adapters.ollama_errors import AnswerError, ProviderError
 from iop_fast.seams import Usage
+from iop_fast.wire.options import MAX_MESSAGE_BYTES
 from tests.fakes.fake_ollama import chat_line, encoded, last_line, tool_call
 from tests.unit.node.adapters.ollama_events import EventSink
 
@@ -208,6 +209,10 @@ class TestFailures:
                 b'{"message":{"tool_calls":[{"function":{"name":"f","arguments":%b}}]}}\n' % (b"[" * 900 + b"]" * 900),
                 "the arguments of a tool call are nested too deep",
             ),
+            (
+                b'{"message":{"tool_calls":[{"function":{"name":"%b"}}]}}\n' % (b"f" * 4097),
+                "a tool call's name or id has more than 4096 characters",
+            ),
             (b'{"message":{"content":"\xff"},"done":false}\n', "a line of the answer is not JSON"),
             (
                 b'{"error":"an error was encountered while running the model"}\n',
@@ -312,6 +317,13 @@ class TestEmbeddings:
             with pytest.raises(AnswerError) as caught:
                 embed(1, start, *[b"1" * 300] * 5)
             assert str(caught.value) == words
+
+    def test_an_embedding_fits_a_message(self) -> None:
+        most = ollama_answer.VECTOR_NUMBERS_MAX
+        assert most * 4 < MAX_MESSAGE_BYTES / 2
+        embed(1, b'{"embeddings":[[%b]]}' % b",".join([b"0"] * most))
+        with pytest.raises(AnswerError, match="an embedding has more than 262144 numbers"):
+            embed(1, b'{"embeddings":[[%b]]}' % b",".join([b"0"] * (most + 1)))
 
     def test_a_large_batch_is_read_piece_by_piece(self) -> None:
         vectors = [[at / 7, at * 1.5, -1.0] for at in range(2_000)]
