@@ -702,9 +702,12 @@ async def test_nothing_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
     await until(lambda: not run_directories(tmp_path), "their directories are removed")
 
 
+# The tools and their interpreter, wherever they are: a checkout may stand under /tmp or /home.
+CHECKOUT = str(Path(__file__).resolve().parents[2])
 SANDBOX = [
     *("bwrap", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),
-    *("--tmpfs", "/home", "--chdir", "/home", "--unshare-all", "--die-with-parent", "--"),
+    *("--tmpfs", "/home", "--ro-bind", CHECKOUT, CHECKOUT, "--chdir", "/home"),
+    *("--unshare-all", "--die-with-parent", "--"),
 ]
 
 

@@ -16,7 +16,7 @@ from iop_fast.node.adapters.http_rules import read_endpoint
 from iop_fast.node.adapters.plain_pool import PlainPool
 from iop_fast.node.adapters.plain_run import PlainRun
 from iop_fast.node.health import Health, State
-from iop_fast.seams import Head
+from iop_fast.seams import End, Head
 from iop_fast.wire import runtime_pb2 as pb
 from tests.fakes.openai_backend import BeforeBody, Exchange, FakeBackend, Script, answer, raw
 from tests.integration.node_bench import RecordingSink, on_uvloop, tunnel, until
@@ -110,7 +110,7 @@ async def test_a_head_request_keeps_its_connection_whatever_length_is_said() -> 
         client = plain(backend.url)
         for _ in range(2):
             sink = await run(client, body=b"", method=b"HEAD")
-            assert sink.end == (pb.RunEnd.OK, "", None)
+            assert sink.end == End(pb.RunEnd.OK, "", None)
             assert sink.header(b"content-length") == [b"99"]
         assert backend.connections == 1
         await close(client, backend)
@@ -149,7 +149,7 @@ async def test_a_sink_that_fails_ends_its_own_run_only(call: str, caplog: pytest
         for _ in range(2):
             sink = RecordingSink()
             setattr(sink, call, fail)
-            assert (await run(client, sink)).end == (pb.RunEnd.INTERNAL, "the Node failed", None)
+            assert (await run(client, sink)).end == End(pb.RunEnd.INTERNAL, "the Node failed", None)
             assert (await run(client)).status == pb.RunEnd.OK
         await until(lambda: backend.open_connections == 1, "the failed ones are closed")
         await close(client, backend)
@@ -190,7 +190,7 @@ async def test_one_lookup_serves_everybody_who_waits_for_it() -> None:
 async def test_a_lookup_that_fails_is_a_failed_connect_for_each() -> None:
     client = plain("http://no-such-host.invalid:80")
     sinks = await asyncio.gather(run(client), run(client))
-    assert [sink.end for sink in sinks] == [(pb.RunEnd.CONNECT_FAILED, "host name not found", None)] * 2
+    assert [sink.end for sink in sinks] == [End(pb.RunEnd.CONNECT_FAILED, "host name not found", None)] * 2
     assert client._backend.health.state is State.UNREACHABLE
     client._backend.health.close()
 

@@ -143,7 +143,7 @@ def test_the_program_runs_without_site_packages_and_obeys_no_signal_but_the_end_
         near.settimeout(5)
         unknown = b'{"do": "signal", "run": 1, "signal": 15}'
         order = b'{"do": "spawn", "run": 2, "mark": "m", "path": "/no/such", "argv": ["x"], "environment": {},'
-        order += b' "directory": "/", "limits": []}'
+        order += b' "directory": "/", "is_scratch": false, "limits": []}'
         for _ in range(2):
             near.sendall(HEADER.pack(len(unknown)) + unknown)
             nulls = [os.open(os.devnull, os.O_RDWR) for _ in range(3)]
