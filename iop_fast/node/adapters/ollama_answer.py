@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 LINE_BYTES_MAX = 4 * MIB
 # One embedding as text and in numbers, and all of the object but its embeddings. An event has to fit a message.
 VECTOR_BYTES_MAX = 4 * MIB
-VECTOR_NUMBERS_MAX = 256 * 1024
+VECTOR_NUMBERS_MAX = 64 * 1024
 REST_BYTES_MAX = MIB
 # A model makes a few tool calls; the Edge takes no more of them either.
 TOOL_CALLS_MAX = 1024

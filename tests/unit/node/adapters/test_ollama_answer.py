@@ -322,7 +322,7 @@ class TestEmbeddings:
         most = ollama_answer.VECTOR_NUMBERS_MAX
         assert most * 4 < MAX_MESSAGE_BYTES / 2
         embed(1, b'{"embeddings":[[%b]]}' % b",".join([b"0"] * most))
-        with pytest.raises(AnswerError, match="an embedding has more than 262144 numbers"):
+        with pytest.raises(AnswerError, match="an embedding has more than 65536 numbers"):
             embed(1, b'{"embeddings":[[%b]]}' % b",".join([b"0"] * (most + 1)))
 
     def test_a_large_batch_is_read_piece_by_piece(self) -> None:
