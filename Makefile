@@ -168,7 +168,7 @@ dashboard-test: $(VENV)/.browser $(AXE)
 	$(PY) -m pytest tests/browser
 
 proto: $(VENV)/.dev
-	$(PY) scripts/gen_proto.py
+	$(PY) -m scripts.gen_proto
 
 ## What the schema of the configuration gives: configs/*.schema.json and configs/REFERENCE.md; docs/errors.md, metrics.md.
 docs: $(VENV)/.run

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from inspect import cleandoc
-from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import AfterValidator
@@ -28,8 +27,8 @@ from iop_fast.config.schema.fields import (
     unwrap,
 )
 from iop_fast.config.schema.native import BUILT_IN_OPTIONS, NativeModel
+from scripts.generated import ROOT, write_or_check
 
-ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "configs" / "REFERENCE.md"
 INTRO = ROOT / "scripts" / "config_docs_intro.md"
 SYNTAX = {
@@ -176,21 +175,9 @@ def render() -> str:
     return note + INTRO.read_text(encoding="utf-8") + "\n".join(pages)
 
 
-def is_fresh() -> bool:
-    """True when the page is what the schema gives."""
-    return TARGET.exists() and TARGET.read_text(encoding="utf-8") == render()
-
-
 def main(arguments: list[str]) -> int:
     """Write or check the page."""
-    if is_fresh():
-        return 0
-    if "--check" in arguments:
-        print("configs/REFERENCE.md is stale: run `make docs`", file=sys.stderr)
-        return 1
-    TARGET.write_text(render(), encoding="utf-8")
-    print("wrote configs/REFERENCE.md")
-    return 0
+    return write_or_check({TARGET: render()}, arguments)
 
 
 if __name__ == "__main__":

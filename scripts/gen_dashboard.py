@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
-FILE = Path(__file__).resolve().parent.parent / "deploy" / "grafana" / "iop.json"
+from scripts.generated import ROOT, write_or_check
+
+FILE = ROOT / "deploy" / "grafana" / "iop.json"
 SOURCE = {"type": "prometheus", "uid": "${source}"}
 WIDTH, HEIGHT, STAT_HEIGHT = 24, 8, 4
 
@@ -472,14 +473,10 @@ def text() -> str:
     return json.dumps(dashboard(), indent=1) + "\n"
 
 
-def main() -> None:
-    """Write it, or with --check fail when it is stale."""
-    if "--check" in sys.argv[1:]:
-        if FILE.read_text() != text():
-            raise SystemExit(f"{FILE} is stale: make docs")
-        return
-    FILE.write_text(text())
+def main(arguments: list[str]) -> int:
+    """Write or check it."""
+    return write_or_check({FILE: text()}, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main(sys.argv[1:]))

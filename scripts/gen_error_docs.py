@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from iop_fast.edge.answers import anthropic_type
 from iop_fast.errors import Failure
+from scripts.generated import ROOT, write_or_check
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
+TARGET = ROOT / "docs" / "errors.md"
 
 INTRO = """<!-- Written by scripts/gen_error_docs.py from iop_fast/errors.py. -->
 # Errors
@@ -45,21 +45,9 @@ def render() -> str:
     return INTRO + "\n".join(lines) + "\n\n" + "\n".join(cards)
 
 
-def is_fresh() -> bool:
-    """True when the page is what the table gives."""
-    return TARGET.exists() and TARGET.read_text(encoding="utf-8") == render()
-
-
 def main(arguments: list[str]) -> int:
     """Write or check the page."""
-    if is_fresh():
-        return 0
-    if "--check" in arguments:
-        print("docs/errors.md is stale: run `make docs`", file=sys.stderr)
-        return 1
-    TARGET.write_text(render(), encoding="utf-8")
-    print("wrote docs/errors.md")
-    return 0
+    return write_or_check({TARGET: render()}, arguments)
 
 
 if __name__ == "__main__":

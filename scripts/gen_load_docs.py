@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.load.bench import Result
 from benchmarks.load.report import table
 from benchmarks.load.targets import figure
+from scripts.generated import ROOT, write_or_check
 
-ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "last_run.json"
 BEGIN, END = "<!-- begin: from last_run.json by make docs -->", "<!-- end -->"
 
@@ -177,23 +177,14 @@ def rendered(page: str, section: str) -> str:
     return f"{before}{BEGIN}\n{section}\n{END}{after}"
 
 
-def stale(record: Run) -> dict[Path, str]:
-    """Pages that are not what the record gives, as they should be."""
-    pages = {path: (path.read_text(encoding="utf-8"), write(record)) for path, write in PAGES.items()}
-    wanted = {path: rendered(page, section) for path, (page, section) in pages.items()}
-    return {path: text for path, text in wanted.items() if text != pages[path][0]}
+def pages(record: Run) -> dict[Path, str]:
+    """The pages as the record gives them."""
+    return {path: rendered(path.read_text(encoding="utf-8"), write(record)) for path, write in PAGES.items()}
 
 
 def main(arguments: list[str]) -> int:
     """Write or check the pages."""
-    found = stale(json.loads(RECORD.read_text(encoding="utf-8")))
-    if found and "--check" in arguments:
-        print(f"stale: {', '.join(str(path.relative_to(ROOT)) for path in found)}; run `make docs`", file=sys.stderr)
-        return 1
-    for path, text in found.items():
-        path.write_text(text, encoding="utf-8")
-        print(f"wrote {path.relative_to(ROOT)}")
-    return 0
+    return write_or_check(pages(json.loads(RECORD.read_text(encoding="utf-8"))), arguments)
 
 
 if __name__ == "__main__":

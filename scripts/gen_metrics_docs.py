@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from iop_fast import metrics
 from iop_fast.edge import metric_table as edge
 from iop_fast.metrics import Family
 from iop_fast.node import metric_table as node
+from scripts.generated import ROOT, write_or_check
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
+TARGET = ROOT / "docs" / "metrics.md"
 
 INTRO = """<!-- Written by scripts/gen_metrics_docs.py from the tables in iop_fast. -->
 # Metrics
@@ -55,21 +55,9 @@ def labels(family: Family) -> str:
     return ", ".join(f"`{name}`" for name in family.labels)
 
 
-def is_fresh() -> bool:
-    """True when the page is what the tables give."""
-    return TARGET.exists() and TARGET.read_text(encoding="utf-8") == render()
-
-
 def main(arguments: list[str]) -> int:
     """Write or check the page."""
-    if is_fresh():
-        return 0
-    if "--check" in arguments:
-        print("docs/metrics.md is stale: run `make docs`", file=sys.stderr)
-        return 1
-    TARGET.write_text(render(), encoding="utf-8")
-    print("wrote docs/metrics.md")
-    return 0
+    return write_or_check({TARGET: render()}, arguments)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ iop_fast.wire. There is no *_pb2_grpc file: the one method is registered as a ge
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import sysconfig
@@ -15,7 +14,8 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from scripts.generated import ROOT, write_or_check
+
 SOURCE = "iop/runtime.proto"
 TARGET = ROOT / "iop_fast" / "wire"
 MODULE = "iop_fast.wire.runtime_pb2"
@@ -51,25 +51,12 @@ def with_import_path(text: str) -> str:
     return text.replace("'iop.runtime_pb2'", f"'{MODULE}'")
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Write the files, or say which of them are stale."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare with the committed files and write nothing")
-    check = parser.parse_args().check
     with tempfile.TemporaryDirectory() as out:
         files = generate(Path(out))
-    stale = []
-    for name, text in files.items():
-        path = TARGET / name
-        if path.exists() and path.read_text("utf-8") == text:
-            continue
-        stale.append(name)
-        if not check:
-            path.write_text(text, "utf-8")
-    for name in stale:
-        print(f"iop_fast/wire/{name}: {'stale, run `make proto`' if check else 'written'}")
-    return 1 if check and stale else 0
+    return write_or_check({TARGET / name: text for name, text in files.items()}, arguments, "make proto")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -196,7 +196,6 @@ def test_names_are_those_of_prometheus_and_say_what_they_are() -> None:
 
 
 def test_the_reference_is_fresh() -> None:
-    assert gen_metrics_docs.is_fresh(), "run make docs"
     assert gen_metrics_docs.main(["--check"]) == 0
 
 

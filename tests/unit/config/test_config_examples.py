@@ -74,13 +74,7 @@ def test_examples_show_the_defaults() -> None:
     assert defaults_that_differ(node.cli_profiles[0], "") == []
 
 
-@pytest.mark.parametrize("name", sorted(gen_schema.FILES))
-def test_json_schemas_are_fresh(name: str) -> None:
-    assert gen_schema.is_fresh(name), "run `make docs`"
-
-
-def test_the_reference_page_is_fresh_and_has_a_card_for_every_key() -> None:
-    assert gen_config_docs.is_fresh(), "run `make docs`"
+def test_the_reference_page_has_a_card_for_every_key() -> None:
     page = gen_config_docs.TARGET.read_text(encoding="utf-8")
     for path in (
         "nodes[].providers[].capacity",
@@ -99,7 +93,7 @@ def test_the_reference_page_is_fresh_and_has_a_card_for_every_key() -> None:
 
 
 @pytest.mark.parametrize("script", [gen_schema, gen_config_docs])
-def test_generators_check_without_writing(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_generated_is_fresh(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert script.main(["--check"]) == 0
     assert capsys.readouterr().err == ""
 

@@ -296,7 +296,6 @@ def test_the_table_says_what_each_row_means() -> None:
 
 
 def test_the_page_is_fresh() -> None:
-    assert gen_error_docs.is_fresh(), "run scripts/gen_error_docs.py"
     assert gen_error_docs.main(["--check"]) == 0
 
 

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_generated_files_are_fresh() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "gen_proto.py"), "--check"]
-    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "scripts.gen_proto", "--check"]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
