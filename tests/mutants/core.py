@@ -11,15 +11,13 @@ status is 1 when one survives.
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.mutants.faults import ROOT, chosen, close, mutants, mutated, run
+
 CORE = (
     "memory",
     "ledger",
@@ -47,19 +45,6 @@ extension = Extension("iop_fast._core." + name, ["src_pyx/" + name + ".pyx"], ex
 sys.argv = ["setup.py", "-q", "build_ext", "--inplace"]
 setup(name="mutant", packages=[], ext_modules=cythonize([extension], compiler_directives=directives, quiet=True))
 """
-
-
-class Mutant(NamedTuple):
-    """`old` in src_pyx/`module`.pyx becomes `new`."""
-
-    name: str
-    module: str
-    old: str
-    new: str
-
-
-def mutants(module: str, *rows: tuple[str, str, str]) -> list[Mutant]:
-    return [Mutant(name, module, old, new) for name, old, new in rows]
 
 
 MUTANTS = [
@@ -359,14 +344,6 @@ MUTANTS = [
 ]
 
 
-def apply(mutant: Mutant, tree: Path) -> None:
-    path = tree / "src_pyx" / f"{mutant.module}.pyx"
-    source = (ROOT / "src_pyx" / f"{mutant.module}.pyx").read_text()
-    if source.count(mutant.old) != 1:
-        raise SystemExit(f"mutant {mutant.name!r}: its piece stands {source.count(mutant.old)} times in {path.name}")
-    path.write_text(source.replace(mutant.old, mutant.new))
-
-
 def make_tree(tree: Path) -> None:
     shutil.copytree(ROOT / "iop_fast", tree / "iop_fast", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "tests", tree / "tests", ignore=shutil.ignore_patterns("__pycache__"))
@@ -377,56 +354,46 @@ def make_tree(tree: Path) -> None:
     (tree / "build_mutant.py").write_text(BUILD)
 
 
-def run(tree: Path, *command: str) -> int:
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        return subprocess.run(
-            [sys.executable, *command],
-            cwd=tree,
-            env=environment,
-            timeout=TIMEOUT_S,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        ).returncode
-    except subprocess.TimeoutExpired:
-        return -1
+def fails(tree: Path, *words: str) -> bool:
+    """True when a command in the tree fails, crashes or hangs."""
+    done = run(tree, *words, limit_s=TIMEOUT_S)
+    return done is None or done.returncode != 0
 
 
 def fate(tree: Path) -> str:
     """What kills the mutant, or "SURVIVED"."""
     files = [f"tests/unit/core/test_{name}.py" for name in DIALOGUES]
-    if run(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files):
+    if fails(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files):
         return "killed by a dialogue"
-    if run(tree, "-m", "tests.soak.core", "4000", "1"):
+    if fails(tree, "-m", "tests.soak.core", "4000", "1"):
         return "killed by the model"
     return "SURVIVED"
 
 
 def main(names: list[str]) -> int:
-    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
+    table = chosen(MUTANTS, names)
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         tree = Path(scratch)
         make_tree(tree)
         for name in CORE:
-            if run(tree, "build_mutant.py", name):
+            if fails(tree, "build_mutant.py", name):
                 raise SystemExit(f"the sound {name} does not build")
         if fate(tree) != "SURVIVED":
             raise SystemExit("the sound core does not pass: no mutant can be judged")
         sound = {path.name: path.read_bytes() for path in (tree / "iop_fast" / "_core").glob("*.so")}
-        for mutant in chosen:
+        for mutant in table:
             for name, content in sound.items():
                 target = tree / "iop_fast" / "_core" / name
                 target.unlink()
                 target.write_bytes(content)
-            apply(mutant, tree)
-            end = "does not build" if run(tree, "build_mutant.py", mutant.module) else fate(tree)
-            shutil.copy(ROOT / "src_pyx" / f"{mutant.module}.pyx", tree / "src_pyx")
+            source = f"{mutant.module}.pyx"
+            (tree / "src_pyx" / source).write_text(mutated(mutant, ROOT / "src_pyx" / source))
+            end = "does not build" if fails(tree, "build_mutant.py", mutant.module) else fate(tree)
+            shutil.copy(ROOT / "src_pyx" / source, tree / "src_pyx")
             survivors += end in ("SURVIVED", "does not build")
             print(f"{mutant.module:11} {mutant.name:36} {end}", flush=True)
-    print(f"{len(chosen)} mutants, {survivors} survived")
-    return 1 if survivors else 0
+    return close(len(table), survivors)
 
 
 if __name__ == "__main__":

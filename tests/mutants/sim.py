@@ -11,32 +11,17 @@ unseen. It is found when a world of the first `SEEDS` breaks, or when all of the
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.mutants.faults import ROOT, Mutant, chosen, close, mutants, mutated, run
+
 SEEDS = 240
 TIMEOUT_S = 240
-
-
-class Mutant(NamedTuple):
-    """`old` in iop_fast/`module`.py becomes `new`."""
-
-    name: str
-    module: str
-    old: str
-    new: str
-
-
-def mutants(module: str, *rows: tuple[str, str, str]) -> list[Mutant]:
-    return [Mutant(name, module, old, new) for name, old, new in rows]
 
 
 MUTANTS = [
@@ -198,33 +183,24 @@ MUTANTS = [
 ]
 
 
-def mutated(mutant: Mutant) -> str:
-    """The module's text with the fault in it."""
-    source = (ROOT / "iop_fast" / f"{mutant.module}.py").read_text()
-    if source.count(mutant.old) != 1:
-        raise SystemExit(
-            f"mutant {mutant.name!r}: its piece stands {source.count(mutant.old)} times in {mutant.module}"
-        )
-    return source.replace(mutant.old, mutant.new)
+def source_of(mutant: Mutant) -> Path:
+    """The file that its piece stands in."""
+    return ROOT / "iop_fast" / f"{mutant.module}.py"
 
 
 def run_worlds(tree: Path) -> tuple[bool, str]:
     """Run worlds in the tree; say whether a fault was found, and what was said of it."""
-    command = [sys.executable, "-m", "tests.sim.run", "--seeds", str(SEEDS), "--until-broken"]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        ended = subprocess.run(
-            command, cwd=tree, env=environment, timeout=TIMEOUT_S, capture_output=True, text=True, check=False
-        )
-    except subprocess.TimeoutExpired:
+    words = ["-m", "tests.sim.run", "--seeds", str(SEEDS), "--until-broken"]
+    ended = run(tree, *words, limit_s=TIMEOUT_S)
+    if ended is None:
         return True, f"no end within {TIMEOUT_S} s"
     said = re.search(r"^(?:seed \d+|never met): .*", ended.stderr, re.MULTILINE)
     return ended.returncode != 0, said[0] if said else (ended.stderr.strip().splitlines() or [""])[-1]
 
 
 def main(names: list[str]) -> int:
-    chosen = [mutant for mutant in MUTANTS if not names or mutant.name in names]
-    texts = [mutated(mutant) for mutant in chosen]
+    table = chosen(MUTANTS, names)
+    texts = [mutated(mutant, source_of(mutant)) for mutant in table]
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="sim-mutants-") as scratch:
         tree = Path(scratch)
@@ -235,7 +211,7 @@ def main(names: list[str]) -> int:
         is_found, said = run_worlds(tree)
         if is_found:
             raise SystemExit(f"the sound code does not pass, no mutant can be judged: {said}")
-        for mutant, text in zip(chosen, texts, strict=True):
+        for mutant, text in zip(table, texts, strict=True):
             path = tree / "iop_fast" / f"{mutant.module}.py"
             sound = path.read_text()
             path.write_text(text)
@@ -245,8 +221,7 @@ def main(names: list[str]) -> int:
             survivors += not is_found
             end = f"found in {time.monotonic() - began:4.1f} s: {said[:110]}" if is_found else "SURVIVED"
             print(f"{mutant.module:15} {mutant.name:42} {end}", flush=True)
-    print(f"{len(chosen)} mutants, {survivors} survived")
-    return 1 if survivors else 0
+    return close(len(table), survivors)
 
 
 if __name__ == "__main__":

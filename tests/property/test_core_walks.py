@@ -5,7 +5,8 @@ import random
 import pytest
 
 from tests.model.random_steps import random_plan
-from tests.mutants.core import MUTANTS, ROOT
+from tests.mutants.core import MUTANTS
+from tests.mutants.faults import ROOT
 from tests.soak import core, exhaust
 
 
