@@ -61,7 +61,8 @@ class LinkCounters:
 
 
 class LinkRuns:
-    """The table of a session's runs and their way to its outbox. `NodeLink` is the one subclass."""
+    """The table of a session's runs and their way to its outbox. `NodeLink` is the one subclass, and has what raises
+    here: C classes know no abstract methods."""
 
     __slots__ = (
         "_buffered_max",

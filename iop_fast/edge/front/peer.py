@@ -36,7 +36,8 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Peer:
-    """See the module's text. `Connection` is the one subclass."""
+    """See the module's text. `Connection` is the one subclass, and has what raises here: C classes know no abstract
+    methods."""
 
     __slots__ = (
         "_address",

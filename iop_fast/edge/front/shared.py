@@ -95,7 +95,8 @@ class Turns:
 
 
 class Shared:
-    """The part of a `Front` that its connections read; what it means stands there.
+    """The part of a `Front` that its connections read; what it means stands there. `Front` is the one subclass, and has
+    what raises here: C classes know no abstract methods.
 
     `heads`, `bodies`, `idles`, `stalls` and `lingers` hold the connections that have a deadline of that kind.
     """
