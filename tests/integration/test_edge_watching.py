@@ -6,6 +6,7 @@ The incident tells one story by all of them at once: whatever one page says, the
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import random
 import socket
@@ -20,11 +21,13 @@ import pytest
 import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
 
 from iop_fast import logs
 from iop_fast.cli import explain as explain_command
 from iop_fast.cli import queue as queue_command
 from iop_fast.cli import runs as runs_command
+from iop_fast.cli import top
 from iop_fast.cli.status import provider_state
 from iop_fast.edge.feed import READERS_MAX
 from iop_fast.wire import runtime_pb2 as pb  # imports grpc_env before grpc
@@ -68,6 +71,13 @@ def access_lines(text: str) -> list[dict[str, Any]]:
 # The incident
 
 
+def shown_by_top(status: Any, queue: Any) -> str:
+    """The frame of `iop top` as plain text."""
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(top.frame(top.Sample(0.0, status, queue), None))
+    return console.export_text()
+
+
 class Incident:
     """An Edge with two Nodes of one slot each, both taken, and two who wait."""
 
@@ -108,8 +118,31 @@ class Incident:
         for node in status["nodes"]:
             assert value(samples, "iop_node_up", node=node["node_id"]) == node["connected"]
             assert value(samples, "iop_node_payload_revision", node=node["node_id"]) == node["payload"]["revision"]
-        for render, answer in ((queue_command, queue), (runs_command, runs), (explain_command, explained)):
-            assert render.render(answer)
+        self.assert_shown(queue, explained, runs, status)
+
+    def assert_shown(self, queue: Any, explained: Any, runs: Any, status: Any) -> None:
+        """`iop queue`, `explain`, `runs` and `top` show people what the pages said."""
+        listed = "\n".join(queue_command.render(queue))
+        assert listed.startswith(f"{queue['waiting']} of {queue['max_queue']} waiting")
+        frame = shown_by_top(status, queue)
+        total = sum(row["effective"]["in_flight"] for row in status["providers"])
+        assert f"running {total}  waiting {queue['waiting']} of {queue['max_queue']}" in frame
+        for row in queue["waiters"]:
+            assert row["why"] in listed
+            assert row["why"] in frame
+        reasons = explain_command.render(explained)
+        for row in explained["candidates"]:
+            (line,) = (line for line in reasons if line.startswith(row["provider_id"]))
+            assert f" {row['in_flight']}/{row['capacity']} " in line
+            assert line.endswith(row["reason"])
+        for row in status["providers"]:
+            (line,) = (line for line in frame.splitlines() if line.startswith(row["provider_id"]))
+            assert f" {row['effective']['in_flight']}/{row['configured']['capacity']} " in line
+            assert line.rstrip().endswith(provider_state(row))
+        at_work = runs_command.render(runs)
+        for row in runs["runs"]:
+            (line,) = (line for line in at_work if line.endswith(row["request"]))
+            assert line.startswith(row["provider_id"])
 
 
 @asynccontextmanager
