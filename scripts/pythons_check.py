@@ -109,7 +109,7 @@ def check(interpreter: Interpreter, source: Path, tracked: set[str], folder: Pat
     run([str(build / "bin" / "pip"), "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), str(source)], folder)
     (wheel,) = wheels.iterdir()
     check_wheel(wheel, tracked)
-    run([str(venv / "bin" / "pip"), "install", "--quiet", str(wheel), *tools()], folder)
+    run([str(venv / "bin" / "pip"), "install", "--quiet", f"{wheel}[otel]", *tools()], folder)
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     for name in READ:
