@@ -15,6 +15,7 @@ import pstats
 import time
 from collections.abc import Callable
 
+from benchmarks.edge_operations import SDK_FIELDS, request
 from iop_fast._core.clock import MonotonicClock
 from iop_fast.config.schema.front import HttpLimits
 from iop_fast.edge.front.connection import Connection
@@ -24,33 +25,6 @@ from iop_fast.seams import Downstream, Head, RequestHead
 
 ROUNDS = 7
 REQUESTS = 10_000
-
-BODY = b'{"model":"m","messages":[{"role":"user","content":"' + b"hello " * 60 + b'"}]}'
-SDK_FIELDS = (
-    b"Host: 127.0.0.1:8080",
-    b"Accept-Encoding: gzip, deflate",
-    b"Connection: keep-alive",
-    b"Accept: application/json",
-    b"Content-Type: application/json",
-    b"User-Agent: OpenAI/Python 3.0.0",
-    b"X-Stainless-Lang: python",
-    b"X-Stainless-Package-Version: 3.0.0",
-    b"X-Stainless-OS: Linux",
-    b"X-Stainless-Arch: x64",
-    b"X-Stainless-Runtime: CPython",
-    b"X-Stainless-Runtime-Version: 3.11.7",
-    b"Authorization: Bearer sk-0123456789abcdef0123456789abcdef",
-    b"X-Stainless-Async: false",
-    b"x-stainless-retry-count: 0",
-    b"x-stainless-read-timeout: 600",
-)
-
-
-def request(fields: tuple[bytes, ...]) -> bytes:
-    """A chat request with `fields` and its length."""
-    head = [b"POST /v1/chat/completions HTTP/1.1", *fields, b"Content-Length: %d" % len(BODY), b"", b""]
-    return b"\r\n".join(head) + BODY
-
 
 ANSWER = Head(
     200,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Callable
@@ -131,7 +132,7 @@ class Connection(asyncio.Protocol):
             self._load.on_answer(self, self._reader.status, now)
 
 
-class Load:
+class Load(ABC):
     """What the kinds of load share: their connections, tally, and the life open - run - close."""
 
     looks_at_chunks = False
@@ -152,9 +153,9 @@ class Load:
             batch = range(first, min(first + CONNECT_AT_ONCE, self._count))
             await asyncio.gather(*(self._connect() for _ in batch))
 
+    @abstractmethod
     async def start(self) -> None:
         """Begin to ask."""
-        raise NotImplementedError
 
     async def close(self) -> None:
         """Leave at once, whatever runs."""
@@ -172,9 +173,9 @@ class Load:
         self.number += 1
         connection.send(request, start_ns)
 
+    @abstractmethod
     def on_answer(self, connection: Connection, status: int, now: int) -> None:
         """An answer has ended."""
-        raise NotImplementedError
 
     def on_bytes(self, connection: Connection, data: bytes, now: int) -> None:
         """Bytes came, the last of an answer or not: gauge the chunks among them."""
