@@ -1,0 +1,45 @@
+"""What one connection may cost us, each bound with its name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from iop_fast.wire.options import (
+    LINK_WINDOW_BYTES,
+    MAX_CALLS_PER_CONNECTION,
+    MAX_MESSAGE_BYTES,
+    MAX_RECEIVE_BYTES,
+)
+
+SECOND_NS = 1_000_000_000
+
+
+class Limits(NamedTuple):
+    """Bounds of a connection; the same for both sides unless a field says otherwise. Times are of the event loop."""
+
+    window_bytes: int = LINK_WINDOW_BYTES
+    """What may be in flight towards us on one call; a larger message passes through it in parts."""
+
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    """The largest message that `Call.write` takes."""
+
+    max_receive_bytes: int = MAX_RECEIVE_BYTES
+    """The largest message that a peer may send; a larger one ends its call with RESOURCE_EXHAUSTED."""
+
+    max_calls: int = MAX_CALLS_PER_CONNECTION
+    """Calls that the peer may have open at once (server); a further one is refused. Ours are bounded by the peer."""
+
+    keepalive_ns: int = 5 * SECOND_NS
+    """Silence after which the peer is sent a PING."""
+
+    ping_timeout_ns: int = 5 * SECOND_NS
+    """Silence after that PING which cuts the connection."""
+
+    handshake_ns: int = 10 * SECOND_NS
+    """From the transport's start to the peer's SETTINGS; also what a header block may take to become whole."""
+
+    idle_ns: int = 300 * SECOND_NS
+    """How long a peer's connection may be without a call (server)."""
+
+    close_ns: int = 3 * SECOND_NS
+    """How long a closing connection may take to send what is left and to see the peer's end; then it is cut."""
