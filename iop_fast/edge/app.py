@@ -64,7 +64,7 @@ from iop_fast.errors import ConfigError
 from iop_fast.notify import ServiceManager
 from iop_fast.tracing.context import Sampler
 from iop_fast.tracing.program import open_export, unix_ns
-from iop_fast.wire import streams
+from iop_fast.wire import transport
 from iop_fast.wire.credentials import ServerIdentity
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class Edge:
         self._disk_turn = asyncio.Lock()
         self._sources = Sources(self.state, self.links, self.front, loaded.path, self._clock.now_ns())
         self._admin: Site | None = None
-        self._link_server: streams.GrpcServer | None = None
+        self._link_server: transport.LinkServer | None = None
         self._stack = AsyncExitStack()
 
     # Where it listens.
@@ -218,22 +218,21 @@ class Edge:
             self.state.books.traces = RequestTraces(export, sampler, scheme, unix_ns)
 
     async def _start_link(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
-        credentials = None
+        identity = None
         if config.edge.tls is not None:
             identity = self._use_certificate("edge.tls", config.edge.tls, server_identity)
             watch = CertificateWatch("edge.tls", config.edge.tls, identity.reload)
             self._ticker.register(watch.look)
-            credentials = identity.credentials()
-        self._link_server = await streams.serve(
+        self._link_server = await transport.serve(
             config.edge.listen,
             self._serve_node,
-            credentials=credentials,
+            identity=identity,
             window_bytes=config.edge.link.window_bytes,
         )
         stack.push_async_callback(self._link_server.stop, LINK_GRACE_S)
         stack.callback(self.links.close_all, "the Edge stops")
 
-    async def _serve_node(self, stream: streams.EdgeStream, address: str) -> None:
+    async def _serve_node(self, stream: transport.EdgeStream, address: str) -> None:
         await self._registrar.serve(stream, address, stream.peer_names)
 
     async def _start_sites(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
@@ -310,7 +309,7 @@ class Edge:
     async def stop(self) -> None:
         """Take everything down at once; what still runs is cut."""
         await self._stack.aclose()
-        await streams.settle(LINK_GRACE_S)
+        await transport.settle(LINK_GRACE_S)
         log.info("edge_stopped", edge=self._loaded.config.edge.id)
 
 

@@ -43,8 +43,8 @@ from iop_fast.notify import ServiceManager
 from iop_fast.seams import MessageStream
 from iop_fast.tracing.context import Sampler
 from iop_fast.tracing.program import open_export, unix_ns
-from iop_fast.wire import streams
-from iop_fast.wire.credentials import channel_credentials
+from iop_fast.wire import transport
+from iop_fast.wire.credentials import Trust
 from iop_fast.wire.traffic import Traffic
 
 log = logs.get(__name__)
@@ -184,7 +184,7 @@ class Node:
         except TimeoutError:
             log.error("runs_left", runs=sum(len(relay.runs) for relay in relays))
         await self._stack.aclose()
-        await streams.settle(STREAM_END_LIMIT_S)
+        await transport.settle(STREAM_END_LIMIT_S)
         log.info("node_stopped", node=self._config.id)
 
     def _make_session(self, stream: MessageStream, earlier: Sequence[Relay]) -> Session:
@@ -208,9 +208,9 @@ def stream_opener(config: NodeConfig) -> OpenStream:
     """
     tls = config.edge.tls
     if tls is None:
-        return partial(streams.dial, config.edge.address, window_bytes=config.limits.window_bytes)
+        return partial(transport.dial, config.edge.address, window_bytes=config.limits.window_bytes)
 
-    read = partial(channel_credentials, tls.ca_file, tls.cert_file, tls.key_file)
+    read = partial(Trust, tls.ca_file, tls.cert_file, tls.key_file)
     try:
         read()
     except OSError as error:
@@ -218,12 +218,12 @@ def stream_opener(config: NodeConfig) -> OpenStream:
 
     async def dial() -> MessageStream:
         try:
-            credentials = read()
+            trust = read()
         except OSError as error:
             raise ConnectionError(f"edge.tls: {error}") from None
-        return await streams.dial(
+        return await transport.dial(
             config.edge.address,
-            credentials,
+            trust,
             server_name=tls.server_name,
             window_bytes=config.limits.window_bytes,
         )

@@ -2,15 +2,18 @@
 
 The two messages have one field each and are written by hand: `HealthCheckRequest{service = 1}` and
 `HealthCheckResponse{status = 1}` (github.com/grpc/grpc-proto, grpc/health/v1/health.proto). The status is that of the
-whole process; the empty service name and the session service both have it.
+whole process; the empty service name and the session service both have it. How a call comes and is answered is the
+transport's.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
-import grpc
-from grpc import aio
+SERVICE = "grpc.health.v1.Health"
+CHECK = f"/{SERVICE}/Check"
+WATCH = f"/{SERVICE}/Watch"
 
 SERVING = b"\x08\x01"
 NOT_SERVING = b"\x08\x02"
@@ -19,9 +22,12 @@ SERVICE_UNKNOWN = b"\x08\x03"
 # Watches that are open at once; they cost a task each and anybody may open one.
 MAX_WATCHES = 64
 
+NO_SERVICE = "unknown service"
+NO_WATCH = f"at most {MAX_WATCHES} watches"
 
-class HealthService:
-    """Answers Check and Watch. Serving until it is told otherwise; `stop` ends the watches."""
+
+class Health:
+    """What Check and Watch say. Serving until it is told otherwise; `stop` ends the watches."""
 
     def __init__(self, service: str) -> None:
         self._services = (b"", service.encode())
@@ -29,16 +35,6 @@ class HealthService:
         self._is_stopped = False
         self._watches = 0
         self._changed = asyncio.Event()
-
-    def handler(self) -> grpc.GenericRpcHandler[bytes, bytes]:
-        """Return what a server registers."""
-        return grpc.method_handlers_generic_handler(
-            "grpc.health.v1.Health",
-            {
-                "Check": grpc.unary_unary_rpc_method_handler(self._check),
-                "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
-            },
-        )
 
     def set_serving(self, is_serving: bool) -> None:
         """Change the status and tell the watches."""
@@ -56,29 +52,28 @@ class HealthService:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _status(self, request: bytes) -> bytes:
+    def status(self, request: bytes) -> bytes:
+        """Return the answer to a Check; `SERVICE_UNKNOWN` itself where that ends by NOT_FOUND instead."""
         if asked_service(request) not in self._services:
             return SERVICE_UNKNOWN
         return SERVING if self._is_serving else NOT_SERVING
 
-    async def _check(self, request: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
-        status = self._status(request)
-        if status is SERVICE_UNKNOWN:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
-        return status
+    @property
+    def has_room(self) -> bool:
+        """True while one more watch may be opened."""
+        return self._watches < MAX_WATCHES
 
-    async def _watch(self, request: bytes, context: aio.ServicerContext[bytes, bytes]) -> None:
-        if self._watches >= MAX_WATCHES:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {MAX_WATCHES} watches")
+    async def watch(self, request: bytes, write: Callable[[bytes], Awaitable[None]]) -> None:
+        """Answer a Watch: write the status and each change of it, until `stop`. May be cancelled."""
         self._watches += 1
         try:
             said = b""
             while True:
                 changed = self._changed
-                status = self._status(request)
+                status = self.status(request)
                 if status != said:
                     said = status
-                    await context.write(status)
+                    await write(status)
                 if self._is_stopped:
                     return
                 await changed.wait()

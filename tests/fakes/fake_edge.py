@@ -29,7 +29,7 @@ from iop_fast._hot.frames import (
 from iop_fast.config.payload import NodePayload
 from iop_fast.seams import MessageStream, RunOpening, TunnelRequest
 from iop_fast.wire import runtime_pb2 as pb
-from iop_fast.wire import streams
+from iop_fast.wire import transport
 from iop_fast.wire.payload import encode_payload, refresh_entries, registration_entries
 
 LIMIT_S = 15.0
@@ -190,14 +190,14 @@ class FakeEdge:
         self._waiting: deque[FakeLink] = deque()
         self._arrived = asyncio.Event()
         self._readers: list[asyncio.Task[None]] = []
-        self._server: streams.GrpcServer
+        self._server: transport.LinkServer
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self._server.port}"
 
     async def start(self, port: int = 0) -> None:
-        self._server = await streams.serve(f"127.0.0.1:{port}", self._serve)
+        self._server = await transport.serve(f"127.0.0.1:{port}", self._serve, transport="grpcio")
 
     async def stop(self) -> None:
         for link in self.links:

@@ -1,7 +1,7 @@
 """A process with one end of a session, for tests that need a peer they can kill, freeze or start twice.
 
-python -m tests.integration.stream_program serve ADDRESS    prints "port N" or "error TEXT", then echoes
-python -m tests.integration.stream_program dial ADDRESS     prints "open", then reads nothing
+python -m tests.integration.stream_program serve ADDRESS TRANSPORT    prints "port N" or "error TEXT", then echoes
+python -m tests.integration.stream_program dial ADDRESS TRANSPORT     prints "open", then reads nothing
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ import sys
 
 import uvloop
 
-from iop_fast.wire import streams
+from iop_fast.wire import transport
+from iop_fast.wire.transport import EdgeStream, TransportName
 
 
-async def echo(stream: streams.EdgeStream, peer: str) -> None:
+async def echo(stream: EdgeStream, peer: str) -> None:
     while (message := await stream.read()) is not None:
         await stream.write(message)
 
 
-async def serve(address: str) -> int:
+async def serve(address: str, by: TransportName) -> int:
     try:
-        server = await streams.serve(address, echo)
+        server = await transport.serve(address, echo, transport=by)
     except OSError as error:
         print(f"error {error}", flush=True)
         return 1
@@ -30,8 +31,8 @@ async def serve(address: str) -> int:
     return 0
 
 
-async def dial(address: str) -> int:
-    stream = await streams.dial(address)
+async def dial(address: str, by: TransportName) -> int:
+    stream = await transport.dial(address, transport=by)
     await stream.write(b"hello")
     print("open", flush=True)
     await asyncio.Event().wait()
@@ -39,4 +40,5 @@ async def dial(address: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(uvloop.run({"serve": serve, "dial": dial}[sys.argv[1]](sys.argv[2])))
+    what, address, by = sys.argv[1:]
+    sys.exit(uvloop.run({"serve": serve, "dial": dial}[what](address, by)))  # type: ignore[arg-type]

@@ -16,8 +16,8 @@ import yaml
 from iop_fast.config.loader import load_edge_text
 from iop_fast.edge.app import Edge, StartError
 from iop_fast.edge.sites import remove_stale_socket
-from iop_fast.wire import streams
-from iop_fast.wire.credentials import channel_credentials
+from iop_fast.wire import transport
+from iop_fast.wire.credentials import Trust
 from tests.integration.edge_harness import bench, config, make_certificate, run, until
 
 
@@ -173,10 +173,10 @@ def test_both_listeners_speak_tls(certificate: tuple[Path, Path]) -> None:
             url = f"https://localhost:{b.edge.http_port}/v1/models"
             async with b.client.get(url, ssl=context) as answer:
                 assert answer.status == 200
-            stream = await streams.dial(f"localhost:{b.edge.link_port}", channel_credentials(cert))
+            stream = await transport.dial(f"localhost:{b.edge.link_port}", Trust(cert))
             stream.abandon()
             with pytest.raises(ConnectionError):
-                await streams.dial(f"localhost:{b.edge.link_port}")
+                await transport.dial(f"localhost:{b.edge.link_port}")
 
     run(work())
 

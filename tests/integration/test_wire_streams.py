@@ -1,4 +1,4 @@
-"""Sessions over real gRPC: the traps that each rule of wire/streams.py avoids."""
+"""Sessions over real sockets, by either transport at either end: what a link may rely on, and the traps of each."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ import logging
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import uvloop
 
-from iop_fast.wire import streams
+from iop_fast.wire import transport
+from iop_fast.wire.ends import METHOD
+from iop_fast.wire.grpcio.streams import STOP_LIMIT_S
 from iop_fast.wire.listening import split_address
 from iop_fast.wire.options import LINK_WINDOW_BYTES, MAX_MESSAGE_BYTES, MAX_RECEIVE_BYTES
-from iop_fast.wire.streams import EdgeStream, GrpcServer, NodeStream
+from iop_fast.wire.transport import EdgeStream, NodeStream
+from tests.integration.wire_pairs import EDGES, LIMIT_S, NODES, PAIRS, Pair, echo
 
 from grpc import StatusCode, aio  # isort: skip
 
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 20.0
+pairs = pytest.mark.parametrize("pair", PAIRS, ids=str)
+edges = pytest.mark.parametrize("pair", EDGES, ids=str)
+nodes = pytest.mark.parametrize("pair", NODES, ids=str)
+
+# A grace of 0.2 s, what grpcio is waited for besides, and slack for a busy machine.
+STOP_LIMITS_S = {"builtin": 2.0, "grpcio": 0.2 + STOP_LIMIT_S + 1.0}
 
 
 async def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
@@ -53,43 +58,13 @@ async def write_until_refused(stream: EdgeStream | NodeStream, written: list[int
             written.append(16_384)
 
 
-async def echo(stream: EdgeStream, peer: str) -> None:
-    while (message := await stream.read()) is not None:
-        await stream.write(message)
-
-
-@asynccontextmanager
-async def edge(
-    on_stream: Callable[[EdgeStream, str], Awaitable[None]] = echo, **options: Any
-) -> AsyncIterator[tuple[GrpcServer, str]]:
-    """A server on a free port, and its address; stopped and settled at the end."""
-    server = await streams.serve("127.0.0.1:0", on_stream, **options)
-    try:
-        yield server, f"127.0.0.1:{server.port}"
-    finally:
-        assert await server.stop(0.1)
-        assert await streams.settle(LIMIT_S)
-
-
-@contextmanager
-def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.integration.stream_program", *arguments]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
 def first_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def test_both_ends_are_streams_of_messages() -> None:
+@pairs
+def test_both_ends_are_streams_of_messages(pair: Pair) -> None:
     peers: list[str] = []
 
     async def serve(stream: EdgeStream, peer: str) -> None:
@@ -97,8 +72,8 @@ def test_both_ends_are_streams_of_messages() -> None:
         await echo(stream, peer)
 
     async def main() -> None:
-        async with edge(serve) as (_, address):
-            node = await streams.dial(address)
+        async with pair.running(serve) as (_, address):
+            node = await pair.dial(address)
             for message in (b"", b"a", bytes(MAX_MESSAGE_BYTES)):
                 await node.write(message)
                 assert await node.read() == message
@@ -114,25 +89,28 @@ def test_both_ends_are_streams_of_messages() -> None:
 # Listening.
 
 
-def test_a_second_edge_on_the_same_port_is_refused() -> None:
+@edges
+def test_a_second_edge_on_the_same_port_is_refused(pair: Pair) -> None:
     """Two Edges on one port would be two ledgers over one fleet."""
-    with program("serve", "127.0.0.1:0") as first:
+    with pair.program("serve", "127.0.0.1:0") as first:
         port = first_line(first).split()[1]
-        with program("serve", f"127.0.0.1:{port}") as second:
+        with pair.program("serve", f"127.0.0.1:{port}") as second:
             assert first_line(second) == (f"error [Errno 98] cannot listen on 127.0.0.1:{port}: Address already in use")
             assert second.wait(LIMIT_S) == 1
 
 
-def test_a_name_is_bound_on_all_its_addresses_or_not_at_all() -> None:
+@edges
+def test_a_name_is_bound_on_all_its_addresses_or_not_at_all(pair: Pair) -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
-                await streams.serve(f"localhost:{port}", echo)
+                await pair.serve(f"localhost:{port}", echo)
 
     uvloop.run(main())
 
 
+@edges
 @pytest.mark.parametrize(
     ("address", "error", "text"),
     [
@@ -143,10 +121,12 @@ def test_a_name_is_bound_on_all_its_addresses_or_not_at_all() -> None:
         ("host:65536", ValueError, "expected host:port, got 'host:65536'"),
     ],
 )
-def test_an_address_that_cannot_be_had_is_said_plainly(address: str, error: type[Exception], text: str) -> None:
+def test_an_address_that_cannot_be_had_is_said_plainly(
+    address: str, error: type[Exception], text: str, pair: Pair
+) -> None:
     async def main() -> None:
         with pytest.raises(error, match=text):
-            await streams.serve(address, echo)
+            await pair.serve(address, echo)
 
     uvloop.run(main())
 
@@ -158,7 +138,7 @@ def test_a_refused_address_is_harmless_beside_debug_logging(caplog: pytest.LogCa
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             with pytest.raises(OSError, match="Address already in use"):
-                await streams.serve(address, echo)
+                await transport.serve(address, echo, transport="grpcio")
 
     with caplog.at_level(logging.DEBUG):
         uvloop.run(main())
@@ -174,7 +154,8 @@ def test_addresses_split() -> None:
 # Dialling.
 
 
-def test_what_stops_a_dial_is_said_plainly() -> None:
+@nodes
+def test_what_stops_a_dial_is_said_plainly(pair: Pair) -> None:
     async def speak_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -185,64 +166,66 @@ def test_what_stops_a_dial_is_said_plainly() -> None:
             port = listener.getsockname()[1]
             start = time.monotonic()
             with pytest.raises(ConnectionError, match=rf"no answer from the Edge at 127.0.0.1:{port} within 0.3 s"):
-                await streams.dial(f"127.0.0.1:{port}", limit_s=0.3)
+                await pair.dial(f"127.0.0.1:{port}", limit_s=0.3)
             assert time.monotonic() - start < LIMIT_S
         with pytest.raises(ConnectionError, match=r"Edge at 127.0.0.1:.*: .*Connection refused$"):
-            await streams.dial(f"127.0.0.1:{port}")
+            await pair.dial(f"127.0.0.1:{port}")
         http = await asyncio.start_server(speak_http, "127.0.0.1", 0)
         port = http.sockets[0].getsockname()[1]
         with pytest.raises(ConnectionError, match=r"http1.x server"):
-            await streams.dial(f"127.0.0.1:{port}")
+            await pair.dial(f"127.0.0.1:{port}")
         http.close()
         await http.wait_closed()
-        assert await streams.settle(LIMIT_S)
+        assert await transport.settle(LIMIT_S)
 
     uvloop.run(main())
 
 
-def test_another_grpc_server_is_no_edge() -> None:
+@nodes
+def test_another_grpc_server_is_no_edge(pair: Pair) -> None:
     async def main() -> None:
         other = aio.server()
         port = other.add_insecure_port("127.0.0.1:0")
         await other.start()
         # The refusal of the call races with the end of the dialling: it is told by either.
         try:
-            node = await streams.dial(f"127.0.0.1:{port}")
+            node = await pair.dial(f"127.0.0.1:{port}")
             assert await node.read() is None
             reason = node.end_reason
             node.abandon()
         except ConnectionError as error:
             reason = str(error)
         assert reason.endswith("it speaks gRPC but is not an Edge")
-        assert await streams.settle(LIMIT_S)
+        assert await transport.settle(LIMIT_S)
         await other.stop(None)
 
     uvloop.run(main())
 
 
-def test_a_node_is_back_within_a_second_of_its_edge() -> None:
+@pairs
+def test_a_node_is_back_within_a_second_of_its_edge(pair: Pair) -> None:
     """gRPC's own back-off, shared by all channels of a process, would make it wait up to two minutes."""
 
     async def main() -> None:
-        async with edge() as (server, address):
-            node = await streams.dial(address)
+        async with pair.running() as (server, address):
+            node = await pair.dial(address)
             port = server.port
         assert await node.read() is None
         node.abandon()
         end = time.monotonic() + 2.5
         while time.monotonic() < end:
             with pytest.raises(ConnectionError):
-                await streams.dial(address)
+                await pair.dial(address)
             await asyncio.sleep(0.1)
-        again = await streams.serve(f"127.0.0.1:{port}", echo)
+        again = await pair.serve(f"127.0.0.1:{port}", echo)
         start = time.monotonic()
-        node = await streams.dial(address)
+        node = await pair.dial(address)
         assert time.monotonic() - start < 1.0
         await node.write(b"back")
         assert await node.read() == b"back"
         node.abandon()
         assert await again.stop(0.1)
-        assert await streams.settle(LIMIT_S)
+        assert await transport.settle(LIMIT_S)
 
     uvloop.run(main())
 
@@ -250,7 +233,8 @@ def test_a_node_is_back_within_a_second_of_its_edge() -> None:
 # Limits.
 
 
-def test_a_message_over_the_limit_is_refused_by_its_sender_and_harms_nothing() -> None:
+@pairs
+def test_a_message_over_the_limit_is_refused_by_its_sender_and_harms_nothing(pair: Pair) -> None:
     refused: list[str] = []
 
     async def serve(stream: EdgeStream, peer: str) -> None:
@@ -263,8 +247,8 @@ def test_a_message_over_the_limit_is_refused_by_its_sender_and_harms_nothing() -
         await stream.read()
 
     async def main() -> None:
-        async with edge(serve) as (_, address):
-            node = await streams.dial(address)
+        async with pair.running(serve) as (_, address):
+            node = await pair.dial(address)
             with pytest.raises(ValueError, match="at most 1048576 bytes, got 1048577"):
                 await node.write(bytes(MAX_MESSAGE_BYTES + 1))
             await node.write(b"still here")
@@ -275,7 +259,8 @@ def test_a_message_over_the_limit_is_refused_by_its_sender_and_harms_nothing() -
     assert refused == ["message too large: expected at most 1048576 bytes, got 1048577"]
 
 
-def test_a_peer_that_sends_too_much_ends_its_own_session_alone() -> None:
+@edges
+def test_a_peer_that_sends_too_much_ends_its_own_session_alone(pair: Pair) -> None:
     ends: list[bytes | None] = []
 
     async def serve(stream: EdgeStream, peer: str) -> None:
@@ -284,10 +269,10 @@ def test_a_peer_that_sends_too_much_ends_its_own_session_alone() -> None:
         ends.append(message)
 
     async def main() -> None:
-        async with edge(serve) as (_, address):
-            good = await streams.dial(address)
+        async with pair.running(serve) as (_, address):
+            good = await pair.dial(address)
             channel = aio.insecure_channel(address, options=[("grpc.max_send_message_length", -1)])
-            call = channel.stream_stream(streams.METHOD)()
+            call = channel.stream_stream(METHOD)()
             await call.wait_for_connection()
             sending = asyncio.ensure_future(call.write(bytes(MAX_RECEIVE_BYTES + 1)))
             await until(lambda: len(ends) == 1)
@@ -301,15 +286,16 @@ def test_a_peer_that_sends_too_much_ends_its_own_session_alone() -> None:
     uvloop.run(main())
 
 
-def test_a_reader_that_stops_bounds_what_is_in_flight() -> None:
+@pairs
+def test_a_reader_that_stops_bounds_what_is_in_flight(pair: Pair) -> None:
     written: list[int] = []
 
     async def serve(stream: EdgeStream, peer: str) -> None:
         await write_until_refused(stream, written)
 
     async def main() -> None:
-        async with edge(serve) as (_, address):
-            node = await streams.dial(address)
+        async with pair.running(serve) as (_, address):
+            node = await pair.dial(address)
             await until_still(lambda: sum(written))
             assert LINK_WINDOW_BYTES // 2 <= sum(written) <= LINK_WINDOW_BYTES + 65_536
             node.abandon()
@@ -320,7 +306,8 @@ def test_a_reader_that_stops_bounds_what_is_in_flight() -> None:
 # Ending.
 
 
-def test_what_was_written_arrives_before_the_end_whoever_ends() -> None:
+@pairs
+def test_what_was_written_arrives_before_the_end_whoever_ends(pair: Pair) -> None:
     got: list[bytes] = []
     done = asyncio.Event()
 
@@ -343,9 +330,9 @@ def test_what_was_written_arrives_before_the_end_whoever_ends() -> None:
         return messages
 
     async def main() -> None:
-        async with edge(serve) as (server, address):
+        async with pair.running(serve) as (server, address):
             for word, reason in ((b"return", ""), (b"abandon", "the Edge closed the session")):
-                node = await streams.dial(address)
+                node = await pair.dial(address)
                 await node.write(word)
                 await done.wait()  # all of it is on its way before the first read
                 done.clear()
@@ -353,7 +340,7 @@ def test_what_was_written_arrives_before_the_end_whoever_ends() -> None:
                 assert node.end_reason == reason
                 node.abandon()
             assert (server.abandoned, server.abandoned_pending) == (1, 0)
-            node = await streams.dial(address)
+            node = await pair.dial(address)
             for number in range(5):
                 await node.write(b"%d" % number)
             node.abandon()
@@ -363,7 +350,8 @@ def test_what_was_written_arrives_before_the_end_whoever_ends() -> None:
     assert got == [b"1", b"2", b"3", b"4"]
 
 
-def test_a_peer_that_does_not_read_does_not_block_abandon() -> None:
+@pairs
+def test_a_peer_that_does_not_read_does_not_block_abandon(pair: Pair) -> None:
     """Neither abort nor a return ends such a call; the Edge goes on and the call is counted until its peer is gone."""
     ended = asyncio.Event()
     written: list[int] = []
@@ -383,12 +371,12 @@ def test_a_peer_that_does_not_read_does_not_block_abandon() -> None:
         await writer
 
     async def main() -> None:
-        async with edge(serve) as (server, address):
-            with program("dial", address) as frozen:
+        async with pair.running(serve) as (server, address):
+            with pair.program("dial", address) as frozen:
                 assert first_line(frozen) == "open"
                 await ended.wait()
                 assert (server.abandoned, server.abandoned_pending) == (1, 1)
-                node = await streams.dial(address)  # the Edge is as good as before
+                node = await pair.dial(address)  # the Edge is as good as before
                 await node.write(b"echo")
                 assert await node.read() == b"echo"
                 node.abandon()
@@ -398,7 +386,8 @@ def test_a_peer_that_does_not_read_does_not_block_abandon() -> None:
     uvloop.run(main())
 
 
-def test_a_read_that_waits_for_a_silent_peer_ends_with_abandon() -> None:
+@pairs
+def test_a_read_that_waits_for_a_silent_peer_ends_with_abandon(pair: Pair) -> None:
     ended: list[bytes | None] = []
 
     async def serve(stream: EdgeStream, peer: str) -> None:
@@ -406,8 +395,8 @@ def test_a_read_that_waits_for_a_silent_peer_ends_with_abandon() -> None:
         ended.append(await stream.read())
 
     async def main() -> None:
-        async with edge(serve) as (server, address):
-            node = await streams.dial(address)
+        async with pair.running(serve) as (server, address):
+            node = await pair.dial(address)
             assert await node.read() is None
             assert node.end_reason == "the Edge closed the session"
             await until(lambda: ended == [None] and server.abandoned_pending == 0)
@@ -416,7 +405,8 @@ def test_a_read_that_waits_for_a_silent_peer_ends_with_abandon() -> None:
     uvloop.run(main())
 
 
-def test_a_server_stops_in_time_though_a_peer_does_not_read() -> None:
+@pairs
+def test_a_server_stops_in_time_though_a_peer_does_not_read(pair: Pair) -> None:
     started = asyncio.Event()
 
     async def serve(stream: EdgeStream, peer: str) -> None:
@@ -428,19 +418,20 @@ def test_a_server_stops_in_time_though_a_peer_does_not_read() -> None:
             stream.abandon()
 
     async def main() -> None:
-        server = await streams.serve("127.0.0.1:0", serve)
-        with program("dial", f"127.0.0.1:{server.port}") as frozen:
+        server = await pair.serve("127.0.0.1:0", serve)
+        with pair.program("dial", f"127.0.0.1:{server.port}") as frozen:
             assert first_line(frozen) == "open"
             await started.wait()
             start = time.monotonic()
             await server.stop(0.2)
-            assert time.monotonic() - start < 0.2 + streams.STOP_LIMIT_S + 1.0
-        assert await streams.settle(LIMIT_S)
+            assert time.monotonic() - start < STOP_LIMITS_S[pair.edge]
+        assert await transport.settle(LIMIT_S)
 
     uvloop.run(main())
 
 
-def test_a_node_gives_up_an_edge_that_does_not_read() -> None:
+@pairs
+def test_a_node_gives_up_an_edge_that_does_not_read(pair: Pair) -> None:
     closed = asyncio.Event()
     written: list[int] = []
 
@@ -450,8 +441,8 @@ def test_a_node_gives_up_an_edge_that_does_not_read() -> None:
             pass
 
     async def main() -> None:
-        async with edge(serve) as (_, address):
-            node = await streams.dial(address)
+        async with pair.running(serve) as (_, address):
+            node = await pair.dial(address)
             reading = asyncio.ensure_future(node.read())
             writing = asyncio.ensure_future(write_until_refused(node, written))
             await until_still(lambda: sum(written))
@@ -465,8 +456,9 @@ def test_a_node_gives_up_an_edge_that_does_not_read() -> None:
     uvloop.run(main())
 
 
+@pairs
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_node_that_dies_is_read_as_the_end(how: signal.Signals) -> None:
+def test_a_node_that_dies_is_read_as_the_end(how: signal.Signals, pair: Pair) -> None:
     async def main() -> None:
         ends: list[object] = []
 
@@ -477,8 +469,8 @@ def test_a_node_that_dies_is_read_as_the_end(how: signal.Signals) -> None:
             with pytest.raises(ConnectionError):
                 await stream.write(b"x")
 
-        async with edge(serve) as (_, address):
-            with program("dial", address) as node:
+        async with pair.running(serve) as (_, address):
+            with pair.program("dial", address) as node:
                 assert first_line(node) == "open"
                 node.send_signal(how)
                 await until(lambda: ends == [None])
@@ -486,7 +478,8 @@ def test_a_node_that_dies_is_read_as_the_end(how: signal.Signals) -> None:
     uvloop.run(main())
 
 
-def test_a_session_that_fails_ends_its_own_stream_alone_and_tells_the_loop() -> None:
+@pairs
+def test_a_session_that_fails_ends_its_own_stream_alone_and_tells_the_loop(pair: Pair) -> None:
     failures: list[dict[str, Any]] = []
 
     async def serve(stream: EdgeStream, peer: str) -> None:
@@ -501,14 +494,14 @@ def test_a_session_that_fails_ends_its_own_stream_alone_and_tells_the_loop() -> 
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-        async with edge(serve) as (_, address):
+        async with pair.running(serve) as (_, address):
             for word, reason in ((b"fail", "internal"), (b"gone", "")):
-                node = await streams.dial(address)
+                node = await pair.dial(address)
                 await node.write(word)
                 assert await node.read() is None
                 assert node.end_reason == reason
                 node.abandon()
-            node = await streams.dial(address)
+            node = await pair.dial(address)
             await node.write(b"fine")
             assert await node.read() == b"fine"
             node.abandon()
@@ -520,7 +513,8 @@ def test_a_session_that_fails_ends_its_own_stream_alone_and_tells_the_loop() -> 
 # Fork.
 
 
-def test_subprocesses_beside_a_live_stream_all_start() -> None:
+@pairs
+def test_subprocesses_beside_a_live_stream_all_start(pair: Pair) -> None:
     """With gRPC's fork handlers on, uvloop's children die by SIGSEGV before exec, 3 to 8 in 100."""
     exits: dict[int, int] = {}
 
@@ -531,8 +525,8 @@ def test_subprocesses_beside_a_live_stream_all_start() -> None:
             exits[code] = exits.get(code, 0) + 1
 
     async def main() -> None:
-        async with edge() as (_, address):
-            node = await streams.dial(address)
+        async with pair.running() as (_, address):
+            node = await pair.dial(address)
             starters = [asyncio.ensure_future(start_children(75)) for _ in range(4)]
             children = asyncio.gather(*starters)
             echoes = 0

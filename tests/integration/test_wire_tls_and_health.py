@@ -5,37 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import uvloop
 
-from iop_fast.wire import streams
-from iop_fast.wire.credentials import ServerIdentity, channel_credentials, system_authorities
+from iop_fast.wire.credentials import ServerIdentity, Trust, system_authorities
+from iop_fast.wire.grpcio.credentials import channel_credentials
 from iop_fast.wire.health import MAX_WATCHES, NOT_SERVING, SERVICE_UNKNOWN, SERVING, asked_service
-from iop_fast.wire.streams import EdgeStream, GrpcServer
+from iop_fast.wire.transport import SERVICE, NodeStream
+from tests.integration.wire_pairs import EDGES, LIMIT_S, PAIRS, Pair
 
 from grpc import StatusCode, aio  # isort: skip
 
-LIMIT_S = 20.0
-
-
-async def echo(stream: EdgeStream, peer: str) -> None:
-    while (message := await stream.read()) is not None:
-        await stream.write(message)
-
-
-@asynccontextmanager
-async def edge(**options: Any) -> AsyncIterator[tuple[GrpcServer, str]]:
-    server = await streams.serve("127.0.0.1:0", echo, **options)
-    try:
-        yield server, f"127.0.0.1:{server.port}"
-    finally:
-        assert await server.stop(0.1)
-        assert await streams.settle(LIMIT_S)
+pairs = pytest.mark.parametrize("pair", PAIRS, ids=str)
+edges = pytest.mark.parametrize("pair", EDGES, ids=str)
 
 
 # TLS.
@@ -54,12 +39,13 @@ def make_certificate(folder: Path, name: str, subject: str, *alternatives: str) 
     return certificate, key
 
 
-async def say_hello(stream: streams.NodeStream) -> None:
+async def say_hello(stream: NodeStream) -> None:
     await stream.write(b"hello")
     assert await stream.read() == b"hello"
 
 
-def test_a_certificate_is_demanded_checked_and_replaced_while_it_serves(tmp_path: Path) -> None:
+@pairs
+def test_a_certificate_is_demanded_checked_and_replaced_while_it_serves(tmp_path: Path, pair: Pair) -> None:
     first_cert, first_key = make_certificate(tmp_path, "first", "edge", "IP:127.0.0.1")
     second_cert, second_key = make_certificate(tmp_path, "second", "edge", "IP:127.0.0.1")
     cert, key = tmp_path / "live.pem", tmp_path / "live.key"
@@ -68,13 +54,13 @@ def test_a_certificate_is_demanded_checked_and_replaced_while_it_serves(tmp_path
 
     async def main() -> None:
         identity = ServerIdentity(cert, str(key))
-        async with edge(credentials=identity.credentials()) as (_, address):
-            old = await streams.dial(address, channel_credentials(first_cert))
+        async with pair.running(identity=identity) as (_, address):
+            old = await pair.dial(address, Trust(first_cert))
             await say_hello(old)
             with pytest.raises(ConnectionError, match=f"Edge at {address}"):
-                await streams.dial(address, channel_credentials(second_cert), limit_s=LIMIT_S)
+                await pair.dial(address, Trust(second_cert), limit_s=LIMIT_S)
             with pytest.raises(ConnectionError):
-                await streams.dial(address, limit_s=LIMIT_S)  # no TLS
+                await pair.dial(address, limit_s=LIMIT_S)  # no TLS
 
             assert not identity.reload()
             for source, target in ((second_cert, cert), (second_key, key)):
@@ -83,11 +69,11 @@ def test_a_certificate_is_demanded_checked_and_replaced_while_it_serves(tmp_path
                 os.replace(fresh, target)
             assert identity.reload()
             assert not identity.reload()
-            new = await streams.dial(address, channel_credentials(second_cert))
+            new = await pair.dial(address, Trust(second_cert))
             await say_hello(new)
             await say_hello(old)  # goes on as it began
             with pytest.raises(ConnectionError):
-                await streams.dial(address, channel_credentials(first_cert), limit_s=LIMIT_S)
+                await pair.dial(address, Trust(first_cert), limit_s=LIMIT_S)
             key.write_bytes(first_key.read_bytes())
             with pytest.raises(OSError, match=r"live\.key are no certificate and key: key_values_mismatch"):
                 identity.reload()
@@ -95,7 +81,7 @@ def test_a_certificate_is_demanded_checked_and_replaced_while_it_serves(tmp_path
             with pytest.raises(OSError, match=r"live\.key"):
                 identity.reload()
             assert not identity.reload()  # said once
-            kept = await streams.dial(address, channel_credentials(second_cert))
+            kept = await pair.dial(address, Trust(second_cert))
             await say_hello(kept)
             kept.abandon()
             old.abandon()
@@ -104,19 +90,20 @@ def test_a_certificate_is_demanded_checked_and_replaced_while_it_serves(tmp_path
     uvloop.run(main())
 
 
-def test_a_client_certificate_may_be_demanded(tmp_path: Path) -> None:
+@pairs
+def test_a_client_certificate_may_be_demanded(tmp_path: Path, pair: Pair) -> None:
     cert, key = make_certificate(tmp_path, "edge", "edge", "IP:127.0.0.1")
     node_cert, node_key = make_certificate(tmp_path, "node", "node")
 
     async def main() -> None:
         identity = ServerIdentity(cert, key, node_cert)
-        async with edge(credentials=identity.credentials()) as (_, address):
-            node = await streams.dial(address, channel_credentials(cert, node_cert, node_key))
+        async with pair.running(identity=identity) as (_, address):
+            node = await pair.dial(address, Trust(cert, node_cert, node_key))
             await say_hello(node)
             node.abandon()
             stranger = None
             with suppress(ConnectionError):  # TLS 1.3: the client may be done before the server has checked it
-                stranger = await streams.dial(address, channel_credentials(cert), limit_s=LIMIT_S)
+                stranger = await pair.dial(address, Trust(cert), limit_s=LIMIT_S)
             if stranger is not None:
                 assert await stranger.read() is None
                 stranger.abandon()
@@ -124,14 +111,15 @@ def test_a_client_certificate_may_be_demanded(tmp_path: Path) -> None:
     uvloop.run(main())
 
 
-def test_another_server_name_can_be_expected(tmp_path: Path) -> None:
+@pairs
+def test_another_server_name_can_be_expected(tmp_path: Path, pair: Pair) -> None:
     cert, key = make_certificate(tmp_path, "edge", "edge", "DNS:edge.internal")
 
     async def main() -> None:
-        async with edge(credentials=ServerIdentity(cert, key).credentials()) as (_, address):
+        async with pair.running(identity=ServerIdentity(cert, key)) as (_, address):
             with pytest.raises(ConnectionError):
-                await streams.dial(address, channel_credentials(cert), limit_s=LIMIT_S)
-            node = await streams.dial(address, channel_credentials(cert), server_name="edge.internal")
+                await pair.dial(address, Trust(cert), limit_s=LIMIT_S)
+            node = await pair.dial(address, Trust(cert), server_name="edge.internal")
             await say_hello(node)
             node.abandon()
 
@@ -142,7 +130,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no-such"):
         ServerIdentity(tmp_path / "no-such.pem", tmp_path / "no-such.key")
     with pytest.raises(OSError, match="no-such"):
-        channel_credentials(tmp_path / "no-such.pem")
+        Trust(tmp_path / "no-such.pem")
 
 
 def test_a_key_that_cannot_be_used_is_refused_before_it_is_served(tmp_path: Path) -> None:
@@ -159,7 +147,7 @@ def test_a_key_that_cannot_be_used_is_refused_before_it_is_served(tmp_path: Path
 def test_without_a_file_the_system_s_authorities_are_trusted() -> None:
     bundle = system_authorities()
     assert bundle is None or b"BEGIN" in bundle
-    assert channel_credentials() is not None
+    assert channel_credentials(Trust()) is not None
 
 
 # Health.
@@ -178,12 +166,13 @@ def request(service: bytes) -> bytes:
     return b"\x0a" + bytes([len(service)]) + service if service else b""
 
 
-def test_a_prober_is_answered() -> None:
+@edges
+def test_a_prober_is_answered(pair: Pair) -> None:
     async def main() -> None:
-        async with edge() as (server, address):
+        async with pair.running() as (server, address):
             prober = Prober(address)
             assert await prober.check(b"") == SERVING
-            assert await prober.check(request(streams.SERVICE.encode())) == SERVING
+            assert await prober.check(request(SERVICE.encode())) == SERVING
             server.health.set_serving(False)
             assert await prober.check(b"") == NOT_SERVING
             for wrong in (request(b"no.such.Service"), b"\x0a\x05abc", b"\xff"):
@@ -195,9 +184,10 @@ def test_a_prober_is_answered() -> None:
     uvloop.run(main())
 
 
-def test_a_watch_sees_each_change_and_ends_with_the_server() -> None:
+@edges
+def test_a_watch_sees_each_change_and_ends_with_the_server(pair: Pair) -> None:
     async def main() -> None:
-        async with edge() as (server, address):
+        async with pair.running() as (server, address):
             prober = Prober(address)
             watch = prober.watch(b"")
             assert await watch.read() == SERVING
@@ -216,9 +206,10 @@ def test_a_watch_sees_each_change_and_ends_with_the_server() -> None:
     uvloop.run(main())
 
 
-def test_watches_have_a_limit_and_give_their_place_back() -> None:
+@edges
+def test_watches_have_a_limit_and_give_their_place_back(pair: Pair) -> None:
     async def main() -> None:
-        async with edge() as (_, address):
+        async with pair.running() as (_, address):
             probers = [Prober(address) for _ in range(MAX_WATCHES // 16 + 1)]  # 16 calls a connection
             watches = [probers[number // 16].watch(b"") for number in range(MAX_WATCHES)]
             for watch in watches:

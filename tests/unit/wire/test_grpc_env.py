@@ -27,19 +27,19 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
 
 
-def test_only_the_wire_imports_grpc_and_its_package_sets_the_environment_first() -> None:
+def test_one_package_imports_grpc_and_the_one_around_it_sets_the_environment_first() -> None:
     users = {
-        path.relative_to(PACKAGE).parts[0]
+        path.relative_to(PACKAGE).parts[:2]
         for path in PACKAGE.rglob("*.py")
         if any(name.split(".")[0] in ("grpc", "grpc_health") for name in imported_modules(path))
     }
-    assert users == {"wire"}
+    assert users == {("wire", "grpcio")}
     assert next(iter(imported_modules(PACKAGE / "wire" / "__init__.py"))) == "iop_fast.wire"
     assert "grpc" not in list(imported_modules(PACKAGE / "wire" / "grpc_env.py"))
     assert set(imported_modules(PACKAGE / "__init__.py")) <= {"__future__"}
 
 
-@pytest.mark.parametrize("module", ["iop_fast.wire.streams", "iop_fast.wire.credentials", "iop_fast.wire.health"])
+@pytest.mark.parametrize("module", ["streams", "credentials", "health", "listening"])
 def test_whatever_is_imported_first_the_environment_is_set_before_grpc(module: str) -> None:
     done = python(f"""
 import builtins, os
@@ -50,18 +50,25 @@ def watch(name, *given, **options):
         print("seen")
     return load(name, *given, **options)
 builtins.__import__ = watch
-import {module}
+import iop_fast.wire.grpcio.{module}
 """)
     assert done.returncode == 0, done.stderr
     assert "seen" in done.stdout
 
 
 def test_an_earlier_import_of_grpc_is_refused() -> None:
-    done = python("import grpc\nimport iop_fast.wire.streams")
+    done = python("import grpc\nimport iop_fast.wire.transport")
     assert done.returncode != 0
     assert "GRPC_ENABLE_FORK_SUPPORT=0" in done.stderr
 
 
 def test_setting_the_environment_does_not_import_grpc() -> None:
     done = python("import sys, iop_fast.wire.grpc_env\nassert 'grpc' not in sys.modules")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["edge.app", "node.app", "cli.main"])
+def test_who_does_not_choose_grpcio_does_not_load_it(module: str) -> None:
+    """It is 20 MB and a dozen threads."""
+    done = python(f"import sys, iop_fast.{module}\nassert 'grpc' not in sys.modules")
     assert done.returncode == 0, done.stderr

@@ -1,17 +1,15 @@
-"""The option table: every option once, with a reason, and the ones that decide about safety."""
+"""grpcio's option table: every option once, with a reason, and the ones that decide about safety."""
 
 from __future__ import annotations
 
+from iop_fast.wire.grpcio.options import OPTIONS, channel_options, server_options
 from iop_fast.wire.options import (
     BATCH_BYTES,
     KIB,
     LINK_WINDOW_BYTES,
     MAX_MESSAGE_BYTES,
     MAX_RECEIVE_BYTES,
-    OPTIONS,
     PIECE_BYTES,
-    channel_options,
-    server_options,
 )
 
 

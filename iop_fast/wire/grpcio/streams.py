@@ -1,4 +1,4 @@
-"""MessageStream over gRPC: the Edge's server, the Node's channel, and how both give a stream up.
+"""The link by grpcio: the Edge's server, the Node's channel, and how both give a stream up.
 
 grpc.aio is a sound base for one long stream under rules that its API does not state:
 
@@ -9,7 +9,7 @@ grpc.aio is a sound base for one long stream under rules that its API does not s
   at once and leaves the call to one detached task; the handler runs the session in a task of its own, takes every
   cancellation as the news that the peer left, and always returns, which ends the call by a status.
 - A channel per attempt, without the process-wide subchannel pool: gRPC's own back-off would outlive the channel.
-- A server never shares its port (`wire/options.py`); a host name is bound on every address that it has, or not at all.
+- A server never shares its port (`options.py`); a host name is bound on every address that it has, or not at all.
 
 Messages are bytes on both sides: gRPC gets no serializers.
 
@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -32,18 +31,24 @@ from urllib.parse import unquote
 import grpc
 from grpc import aio
 
-from iop_fast.wire.health import HealthService
-from iop_fast.wire.listening import bind_all
-from iop_fast.wire.options import LINK_WINDOW_BYTES, MAX_MESSAGE_BYTES, channel_options, server_options
-
-SERVICE = "iop.runtime.v1.Runtime"
-METHOD = f"/{SERVICE}/Session"
-
-# Calls that a server has open at most, of all peers and whatever they are; a further one is refused by gRPC.
-MAX_CALLS = 4096
-
-CONNECT_LIMIT_S = 10.0
-CLOSE_GRACE_S = 1.0
+from iop_fast.wire.credentials import ServerIdentity, Trust
+from iop_fast.wire.ends import (
+    CLOSE_GRACE_S,
+    EDGE_CLOSED,
+    GIVEN_UP,
+    MAX_CALLS,
+    METHOD,
+    NO_EDGE,
+    SERVICE,
+    OnStream,
+    check_size,
+    detach,
+)
+from iop_fast.wire.grpcio.credentials import channel_credentials, server_credentials
+from iop_fast.wire.grpcio.health import health_handler
+from iop_fast.wire.grpcio.listening import bind_all
+from iop_fast.wire.grpcio.options import channel_options, server_options
+from iop_fast.wire.health import Health
 
 # `grpc.aio.Server.stop` can hang for ever (grpc #40989, or an abandoned call): longer than this it is not waited for.
 STOP_LIMIT_S = 3.0
@@ -51,36 +56,9 @@ STOP_LIMIT_S = 3.0
 # "UNKNOWN: ipv4:127.0.0.1:8081: " before "Failed to connect to remote host: Connection refused".
 STATUS_LAYERS = re.compile(r"^(?:[A-Z_]+: |ipv[46]:\S+: )+")
 
-OnStream = Callable[["EdgeStream", str], Awaitable[None]]
-
 # A server that could not be bound logs itself at debug level while it is being deallocated: a handler that keeps the
 # record, or formats it late, then uses freed memory.
 logging.getLogger("grpc._cython.cygrpc").setLevel(logging.INFO)
-
-# Tasks that nobody waits for; the event loop itself holds them weakly.
-_detached: set[asyncio.Task[Any]] = set()
-
-
-def _detach(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    task = asyncio.get_running_loop().create_task(work)
-    _detached.add(task)
-    task.add_done_callback(_detached.discard)
-    return task
-
-
-async def settle(limit_s: float) -> bool:
-    """Give closings that are under way a last chance before the process ends; False when the limit came first."""
-    loop = asyncio.get_running_loop()
-    tasks = [task for task in _detached if task.get_loop() is loop]
-    if not tasks:
-        return True
-    _, pending = await asyncio.wait(tasks, timeout=limit_s)
-    return not pending
-
-
-def _check_size(message: bytes) -> None:
-    if len(message) > MAX_MESSAGE_BYTES:
-        raise ValueError(f"message too large: expected at most {MAX_MESSAGE_BYTES} bytes, got {len(message)}")
 
 
 class EdgeStream:
@@ -115,9 +93,9 @@ class EdgeStream:
 
     async def write(self, message: bytes) -> None:
         """See MessageStream. Raises ValueError above `MAX_MESSAGE_BYTES`."""
-        _check_size(message)
+        check_size(message)
         if self._is_abandoned:
-            raise ConnectionError("the stream was given up")
+            raise ConnectionError(GIVEN_UP)
         try:
             await self._context.write(message)  # network
         except aio.BaseError as error:
@@ -129,11 +107,11 @@ class EdgeStream:
             return
         self._is_abandoned = True
         if not self._context.done():
-            self._server.on_abandoned(_detach(self._abort()))
+            self._server.on_abandoned(detach(self._abort()))
 
     async def _abort(self) -> None:
         with suppress(aio.BaseError):  # an abort ends by raising AbortError
-            await self._context.abort(grpc.StatusCode.UNAVAILABLE, "the Edge closed the session")
+            await self._context.abort(grpc.StatusCode.UNAVAILABLE, EDGE_CLOSED)
 
 
 class NodeStream:
@@ -176,9 +154,9 @@ class NodeStream:
 
     async def write(self, message: bytes) -> None:
         """See MessageStream. Raises ValueError above `MAX_MESSAGE_BYTES`."""
-        _check_size(message)
+        check_size(message)
         if self._is_abandoned:
-            raise ConnectionError("the stream was given up")
+            raise ConnectionError(GIVEN_UP)
         self._is_writing = True
         try:
             await self._call.write(message)  # network
@@ -189,7 +167,7 @@ class NodeStream:
         except asyncio.CancelledError:
             if not self._is_abandoned:
                 raise
-            raise ConnectionError("the stream was given up") from None
+            raise ConnectionError(GIVEN_UP) from None
         finally:
             self._is_writing = False
 
@@ -198,7 +176,7 @@ class NodeStream:
         if self._is_abandoned:
             return
         self._is_abandoned = True
-        _detach(self._close())
+        detach(self._close())
 
     async def _close(self) -> None:
         if not self._is_writing and not self._call.done():
@@ -224,26 +202,16 @@ def _set_done(future: asyncio.Future[None], _: object) -> None:
 
 
 async def dial(
-    address: str,
-    credentials: grpc.ChannelCredentials | None = None,
-    *,
-    server_name: str | None = None,
-    window_bytes: int = LINK_WINDOW_BYTES,
-    limit_s: float = CONNECT_LIMIT_S,
+    address: str, trust: Trust | None, *, server_name: str | None, window_bytes: int, limit_s: float
 ) -> NodeStream:
-    """Connect to an Edge and open the session's stream; raise ConnectionError with a plain reason.
-
-    One attempt on a channel of its own. Returns when the call is on its way over an HTTP/2 connection; whether an Edge
-    takes it shows in the first read. `server_name` is the name expected in the Edge's certificate instead of the
-    address's host. `limit_s` bounds name resolution, connection and TLS together.
-    """
+    """See `wire/transport.py`. One attempt on a channel of its own."""
     options: list[tuple[str, int | str]] = [*channel_options(window_bytes)]
-    if credentials is None:
+    if trust is None:
         channel = aio.insecure_channel(address, options=options)
     else:
         if server_name is not None:
             options.append(("grpc.ssl_target_name_override", server_name))
-        channel = aio.secure_channel(address, credentials, options=options)
+        channel = aio.secure_channel(address, channel_credentials(trust), options=options)
     call = channel.stream_stream(METHOD, None, None)(None)
     stream = NodeStream(channel, call)
     try:
@@ -265,7 +233,7 @@ async def dial(
 def plain_status(code: grpc.StatusCode, details: str | None) -> str:
     """Say in one line why a call ended, without the layers that gRPC puts around the system's message."""
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return "it speaks gRPC but is not an Edge"
+        return NO_EDGE
     text = (details or "").rsplit("last error: ", 1)[-1]
     return STATUS_LAYERS.sub("", text) or code.name.lower()
 
@@ -280,24 +248,25 @@ class GrpcServer:
     def __init__(self, on_stream: OnStream, window_bytes: int) -> None:
         self._on_stream = on_stream
         self._server = aio.server(options=server_options(window_bytes), maximum_concurrent_rpcs=MAX_CALLS)
-        self.health = HealthService(SERVICE)
+        self.health = Health(SERVICE)
         self.port = 0
         self.abandoned = 0
         self.abandoned_pending = 0
         session = grpc.stream_stream_rpc_method_handler(self._serve_session)
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, {"Session": session}), self.health.handler())
+            (grpc.method_handlers_generic_handler(SERVICE, {"Session": session}), health_handler(self.health))
         )
 
-    async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> None:
+    async def start(self, address: str, identity: ServerIdentity | None) -> None:
         """Bind and serve; raise OSError that names the address."""
+        credentials = None if identity is None else server_credentials(identity)
         self.port = await bind_all(self._server, address, credentials)
         await self._server.start()
 
     async def stop(self, grace_s: float) -> bool:
         """Refuse new calls at once, cut those still open after `grace_s`; False when gRPC did not stop in time."""
         self.health.stop()
-        stopping = _detach(self._server.stop(grace_s))
+        stopping = detach(self._server.stop(grace_s))
         done, _ = await asyncio.wait((stopping,), timeout=grace_s + STOP_LIMIT_S)
         return bool(done)
 
@@ -329,20 +298,8 @@ def plain_peer(peer: str) -> str:
     return unquote(peer.partition(":")[2])
 
 
-async def serve(
-    address: str,
-    on_stream: OnStream,
-    *,
-    credentials: grpc.ServerCredentials | None = None,
-    window_bytes: int = LINK_WINDOW_BYTES,
-) -> GrpcServer:
-    """Listen on `address` (host:port, port 0 for any) and run `on_stream(stream, peer)` for each session.
-
-    `on_stream` runs in a task of its own that is never cancelled; its stream ends by status OK when it returns or lets
-    a ConnectionError of the stream through. Any other exception goes to the event loop's exception handler and ends the
-    stream by INTERNAL. Raises OSError, its text
-    naming the address, when the address cannot be bound.
-    """
+async def serve(address: str, on_stream: OnStream, *, identity: ServerIdentity | None, window_bytes: int) -> GrpcServer:
+    """See `wire/transport.py`."""
     server = GrpcServer(on_stream, window_bytes)
-    await server.start(address, credentials)
+    await server.start(address, identity)
     return server
