@@ -36,6 +36,7 @@ MODULES = {
     "iop_fast._hot.frames": "src_pyx/frames.pyx",
     "iop_fast._hot.meters": "src_pyx/meters.pyx",
     "iop_fast._hot.text": "src_pyx/text.pyx",
+    "iop_fast._hot.usage_scan": "src_pyx/usage_scan.pyx",
 }
 
 # Python modules of the Edge's hot path that are compiled too, with the C types in the .pxd beside each.

@@ -9,10 +9,9 @@ Where usage stands: `usage` at the top of a document, `response.usage` (events o
 (message_start of /v1/messages). A stream may report it several times, whole or in part (message_start has the prompt,
 message_delta the completion): a later number replaces an earlier one of the same name.
 
-Memory is bounded whatever the answer's size: no document is kept. A scanner walks it, knows only nesting depth and the
-last short key, and copies nothing but the usage object itself, of at most USAGE_BYTES_MAX. Fast paths spare the walk:
-an answer that came in one piece is parsed at once, a piece of a stream that holds whole events and no usage is skipped
-by one search, and one that is a single event with usage is parsed.
+Memory is bounded whatever the answer's size: no document is kept. A scan walks it and copies nothing but the usage
+object itself (`_hot/usage_scan`). Fast paths spare the walk: a piece of a stream that holds whole events and no usage
+is skipped by one search, and one that is a single event with usage is parsed.
 """
 
 from __future__ import annotations
@@ -23,23 +22,17 @@ from typing import Any, Protocol
 
 import orjson
 
+from iop_fast._hot.usage_scan import UsageScan, names_usage
 from iop_fast.seams import Head, Usage
 
-USAGE_BYTES_MAX = 16 * 1024
+# A piece of a stream up to here is looked at as a whole.
 WHOLE_BYTES_MAX = 64 * 1024
 COUNT_MAX = 2**63 - 1
 
-# The rest of a JSON string up to its closing quote or to a backslash that ends the piece.
-STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-# Everything between strings and brackets: commas, colons, numbers, literals, white space.
-GAP = re.compile(rb'[^"{}\[\]]*+')
 LINE_END = re.compile(rb"[\r\n]")
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-# A usage key that may hold an object: `"usage":null` stands in every chunk of some servers.
-USAGE_KEY = re.compile(rb'"usage"(?!\s*:\s*null)')
-
-KEYS_KEPT = (b"usage", b"response", b"message")
-KEY_BYTES_MAX = max(map(len, KEYS_KEPT))
+# Where a document may report usage; the first that does counts.
+PLACES = (b"", b"response", b"message")
 
 # Our names, and where the APIs write them. The first spelling present counts.
 SPELLINGS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -113,162 +106,32 @@ def numbers_of_document(document: object) -> dict[str, int]:
     return {}
 
 
-class Scanner:
-    """Walks one JSON document piece by piece and keeps its usage objects, by the key that they stand under.
-
-    It trusts the text to be JSON; on other text it finds nothing or something harmless, and never fails.
-    """
-
-    __slots__ = ("_captured", "_colon", "_depth", "_escaped", "_in_string", "_key", "_parent", "_until", "found")
-
-    def __init__(self) -> None:
-        self.found: dict[bytes, bytes] = {}  # b"" for the top, b"response", b"message"
-        self._depth = 0
-        self._in_string = False
-        self._escaped = False  # a backslash ended the last piece
-        self._key: bytes | None = None  # the last string, as long as it may be one of KEYS_KEPT
-        self._colon = False  # a colon followed it
-        self._parent = b""  # the kept key whose object is open at depth 2
-        self._captured: bytearray | None = None
-        self._until = 0  # the depth at which the captured object ends
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """The counts found so far."""
-        for place in (b"", b"response", b"message"):
-            if place in self.found:
-                try:
-                    return numbers_of(orjson.loads(self.found[place]))
-                except orjson.JSONDecodeError:
-                    return {}
-        return {}
-
-    def feed(self, data: bytes) -> None:
-        """Take the next piece."""
-        start = 0 if self._captured is not None else -1  # where the captured object goes on in this piece
-        position, size = 0, len(data)
-        while position < size:
-            if self._in_string:
-                position = self._walk_string(data, position)
-                continue
-            end = GAP.match(data, position).end()  # type: ignore[union-attr]  # it matches the empty string too
-            if self._key is not None:
-                self._note_gap(data, position, end)
-            position = end + 1
-            if end == size:
-                break
-            mark = data[end]
-            if mark == 0x22:  # a quote
-                self._in_string = True
-                self._key = b"" if self._depth <= 2 else None
-                self._colon = False
-            elif mark in b"{[":
-                if self._open(mark):
-                    start = end
-            elif self._close():
-                self._keep(data[start:position])
-                start = -1
-        if start >= 0:
-            self._capture_more(data[start:])
-
-    def _walk_string(self, data: bytes, position: int) -> int:
-        """Go to the string's end or the piece's; return the position after it."""
-        if self._escaped:
-            self._escaped = False
-            position += 1
-            self._key = None
-        end = STRING.match(data, position).end()  # type: ignore[union-attr]  # it matches the empty string too
-        if self._key is not None:
-            key = self._key + data[position : min(end, position + KEY_BYTES_MAX + 1)]
-            self._key = key if len(key) <= KEY_BYTES_MAX else None
-        if end == len(data):
-            return end
-        if data[end] == 0x22:
-            self._in_string = False
-        else:
-            self._escaped = True
-        return end + 1
-
-    def _note_gap(self, data: bytes, start: int, end: int) -> None:
-        """A colon makes the last string a key; a comma ends whatever it was."""
-        if data.find(b",", start, end) >= 0:
-            self._key = None
-        elif data.find(b":", start, end) >= 0:
-            self._colon = True
-
-    def _open(self, mark: int) -> bool:
-        """Enter an object or array; True when it is a usage object to be captured from here."""
-        self._depth += 1
-        key = self._key if self._colon and mark == 0x7B else None
-        self._key = None
-        self._colon = False
-        if key is None or self._captured is not None:
-            return False
-        if self._depth == 2 and key in (b"response", b"message"):
-            self._parent = key
-        elif key == b"usage" and (self._depth == 2 or (self._depth == 3 and self._parent)):
-            self._captured = bytearray()
-            self._until = self._depth - 1
-            return True
-        return False
-
-    def _close(self) -> bool:
-        """Leave an object or array; True when it was the captured one."""
-        self._depth -= 1
-        self._key = None
-        self._colon = False
-        is_captured = self._captured is not None and self._depth == self._until
-        if self._depth < 2 and not is_captured:
-            self._parent = b""
-        return is_captured
-
-    def _capture_more(self, part: bytes) -> None:
-        if self._captured is not None:
-            self._captured += part
-            if len(self._captured) > USAGE_BYTES_MAX:
-                self._captured = None
-
-    def _keep(self, part: bytes) -> None:
-        """The captured object is whole; the last one under a key counts."""
-        self._capture_more(part)
-        if self._captured is not None:
-            self.found[self._parent] = bytes(self._captured)
-            self._captured = None
+def numbers_found(scan: UsageScan) -> dict[str, int]:
+    """Return the counts of the document that a scan has walked."""
+    for place in PLACES:
+        if place in scan.found:
+            try:
+                return numbers_of(orjson.loads(scan.found[place]))
+            except orjson.JSONDecodeError:
+                return {}
+    return {}
 
 
 class DocumentUsage:
     """Usage of an answer that is one JSON document."""
 
-    __slots__ = ("_scanner", "_whole")
+    __slots__ = ("_scan",)
 
     def __init__(self) -> None:
-        self._whole: bytes | None = None
-        self._scanner: Scanner | None = None
+        self._scan = UsageScan()
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the body."""
-        if self._scanner is None:
-            if self._whole is None and len(data) <= WHOLE_BYTES_MAX:
-                self._whole = data
-                return
-            self._scanner = Scanner()
-            if self._whole is not None:
-                self._scanner.feed(self._whole)
-                self._whole = None
-        self._scanner.feed(data)
+        self._scan.feed(data)
 
     def result(self) -> Usage | None:
         """Return what the document reports."""
-        if self._scanner is not None:
-            return usage_of(self._scanner.numbers)
-        if self._whole is None or USAGE_KEY.search(self._whole) is None:
-            return None
-        try:
-            return usage_of(numbers_of_document(orjson.loads(self._whole)))
-        except orjson.JSONDecodeError:
-            scanner = Scanner()
-            scanner.feed(self._whole)
-            return usage_of(scanner.numbers)
+        return usage_of(numbers_found(self._scan))
 
 
 class StreamUsage:
@@ -276,18 +139,18 @@ class StreamUsage:
     ends an event, several `data` lines of one event are one document.
     """
 
-    __slots__ = ("_is_data", "_numbers", "_prefix", "_scanner", "_skips_lf")
+    __slots__ = ("_is_data", "_numbers", "_prefix", "_scan", "_skips_lf")
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._scanner: Scanner | None = None  # of the current event, from its first data line on
+        self._scan: UsageScan | None = None  # of the current event, from its first data line on
         self._prefix: bytes | None = b""  # the line's first bytes; None once its field is known
         self._is_data = False
         self._skips_lf = False  # a CR ended the last piece
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the stream."""
-        if self._scanner is None and self._prefix == b"" and not self._skips_lf and self._take_whole(data):
+        if self._scan is None and self._prefix == b"" and not self._skips_lf and self._take_whole(data):
             return
         position, size = 0, len(data)
         if self._skips_lf and size:
@@ -310,14 +173,14 @@ class StreamUsage:
 
     def result(self) -> Usage | None:
         """Return what the stream reported, an event that was cut included."""
-        numbers = self._numbers if self._scanner is None else self._numbers | self._scanner.numbers
+        numbers = self._numbers if self._scan is None else self._numbers | numbers_found(self._scan)
         return usage_of(numbers)
 
     def _take_whole(self, data: bytes) -> bool:
         """Fast path between two events: skip whole events that name no usage, parse a single one that does."""
         if not data.endswith(EVENT_ENDS) or len(data) > WHOLE_BYTES_MAX:
             return False
-        if USAGE_KEY.search(data) is None:
+        if not names_usage(data):
             return True
         is_single = data.startswith(b"data:") and data.find(b"\n") == len(data) - 2 and b"\r" not in data
         if not is_single:
@@ -336,16 +199,16 @@ class StreamUsage:
                 return
             self._is_data = self._prefix.startswith(b"data:")
             part, self._prefix = self._prefix[5:], None
-            if self._is_data and self._scanner is None:
-                self._scanner = Scanner()
-        if self._is_data and self._scanner is not None:
-            self._scanner.feed(part)
+            if self._is_data and self._scan is None:
+                self._scan = UsageScan()
+        if self._is_data and self._scan is not None:
+            self._scan.feed(part)
 
     def _end_line(self) -> None:
-        if self._prefix == b"" and self._scanner is not None:
-            self._numbers |= self._scanner.numbers
-            self._scanner = None
-        elif self._is_data and self._scanner is not None:
-            self._scanner.feed(b"\n")
+        if self._prefix == b"" and self._scan is not None:
+            self._numbers |= numbers_found(self._scan)
+            self._scan = None
+        elif self._is_data and self._scan is not None:
+            self._scan.feed(b"\n")
         self._prefix = b""
         self._is_data = False

@@ -7,11 +7,13 @@ import json
 import tracemalloc
 from collections.abc import Iterable
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iop_fast.node.usage import USAGE_BYTES_MAX, DocumentUsage, StreamUsage, usage_reader
+from iop_fast._hot.usage_scan import USAGE_BYTES_MAX
+from iop_fast.node.usage import DocumentUsage, StreamUsage, numbers_of_document, usage_of, usage_reader
 from iop_fast.seams import Head, Usage
 
 
@@ -158,7 +160,8 @@ VALUES = st.recursive(
 )
 def test_any_document_gives_the_same_usage_for_any_cuts(document: object, cuts: list[int], spaced: bool) -> None:
     body = json.dumps(document, indent=2 if spaced else None, ensure_ascii=False).encode()
-    whole = read(b"application/json", [body])
+    whole = usage_of(numbers_of_document(orjson.loads(body)))
+    assert read(b"application/json", [body]) == whole
     places = [0, *sorted(cuts), len(body)]
     pieces = [body[start:end] for start, end in itertools.pairwise(places)]
     assert read(b"application/json", pieces) == whole
