@@ -53,6 +53,7 @@ class NodeStream(MessageStream, Protocol):
 
 
 OnStream = Callable[[EdgeStream, str], Awaitable[None]]
+OnRefused = Callable[[str, str], None]
 
 
 class LinkServer(Protocol):
