@@ -1,0 +1,34 @@
+"""C types of peer.py."""
+
+cimport cython
+
+cdef int NEW, OPEN, DRAINING, CLOSING, CLOSED
+cdef long long ALLOWANCE, ANSWER_BYTES_MAX, COST_OF_RESET, EARNED_BY_MESSAGE, JOIN_BYTES_MAX
+
+
+cdef class Peer:
+    cdef readonly object limits, loop
+    cdef readonly object transport
+    cdef readonly bint is_server, is_writable
+    cdef readonly str end_reason
+    cdef readonly long long frame_bytes_max, message_bytes_max, receive_bytes_max, window, window_bytes
+    cdef int _state
+    cdef bint _is_feeding
+    cdef list _answers
+    cdef long long _allowance, _answer_bytes
+    cdef double _refilled_at
+
+    cpdef on_call_over(self, call)
+    cpdef abort(self, str reason)
+    @cython.locals(size="Py_ssize_t")
+    cdef put(self, list pieces)
+    cdef put_whole(self, bytes head, bytes message)
+    cpdef answer(self, bytes frame)
+    @cython.locals(frame=bytes)
+    cdef put_answers(self)
+    cdef charge(self, long long cost)
+    cdef earn(self, long long gain)
+
+
+@cython.locals(word="long long")
+cpdef long long read_word(bytes block, Py_ssize_t at) except -1

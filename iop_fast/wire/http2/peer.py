@@ -1,0 +1,181 @@
+"""The lower half of a connection: its transport, and what the peer lets us send.
+
+It knows no frames that come; the upper half (`connection.py`) does, and has what raises here: C classes know no abstract
+methods. States, in order:
+
+    NEW       the peer's first SETTINGS have not come
+    OPEN      calls come and go
+    DRAINING  no new call; closes when the last one is over
+    CLOSING   our last frame is written; input is dropped
+    CLOSED    connection_lost was called
+
+What is written:
+- Nothing from CLOSING on. uvloop raises on a transport that has ended, even before it says so by connection_lost: that
+  error is the end of this connection and is seen by nobody else.
+- Bytes of messages only while `is_writable`: the transport is below its high-water mark. So at most that mark and one
+  message wait in a transport.
+- Answers (acknowledgements, window updates, resets, ends of calls) always, because a peer may need them before it reads
+  on; those of one read leave together, in one write. While the transport is above its mark they count, and more than
+  `ANSWER_BYTES_MAX` of them cut the connection: a peer that asks and does not read is given no memory.
+
+Allowance. A frame that makes us work and brings no message is paid for (`charge`) out of an allowance of so much a
+second; messages, either way, earn some. Whoever has spent it within the second is told ENHANCE_YOUR_CALM and cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from iop_fast.wire.http2 import frames
+from iop_fast.wire.http2.frames import ProtocolError
+from iop_fast.wire.http2.limits import Limits
+
+if TYPE_CHECKING:
+    from iop_fast.wire.http2.call import Call
+
+NEW, OPEN, DRAINING, CLOSING, CLOSED = range(5)
+
+# What may be queued in answers behind a full transport.
+ANSWER_BYTES_MAX = 16 * 1024
+
+# What a second's control frames may cost, in frames; a message of either direction earns what its window updates and
+# probes of the round-trip time cost (gRPC sends up to two and one of them a message).
+ALLOWANCE = 1000
+EARNED_BY_MESSAGE = 5
+ALLOWANCE_S = 1.0
+
+# What a call costs that is ended before its time (CVE-2023-44487, CVE-2025-8671): fifty of them a second.
+COST_OF_RESET = 20
+
+# Pieces of a write are joined up to this size: a copy is cheaper there than the system call's second buffer.
+JOIN_BYTES_MAX = 32 * 1024
+
+
+class Peer:
+    """See the module's text; `Connection` is the one subclass."""
+
+    __slots__ = (
+        "_allowance",
+        "_answer_bytes",
+        "_answers",
+        "_is_feeding",
+        "_refilled_at",
+        "_state",
+        "end_reason",
+        "frame_bytes_max",
+        "is_server",
+        "is_writable",
+        "limits",
+        "loop",
+        "message_bytes_max",
+        "receive_bytes_max",
+        "transport",
+        "window",
+        "window_bytes",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, is_server: bool) -> None:
+        self.loop = loop
+        self.limits = limits
+        self.is_server = is_server
+        self.transport: asyncio.Transport | None = None
+        self.end_reason = ""
+        self.is_writable = True
+        self.window = frames.DEFAULT_WINDOW_BYTES  # of the connection, towards the peer
+        self.frame_bytes_max = frames.DEFAULT_FRAME_BYTES  # the peer's
+        self.message_bytes_max = limits.max_message_bytes
+        self.receive_bytes_max = limits.max_receive_bytes
+        self.window_bytes = limits.window_bytes
+        self._state = NEW
+        self._is_feeding = False
+        self._answers: list[bytes] = []
+        self._answer_bytes = 0
+        self._allowance = ALLOWANCE
+        self._refilled_at = 0.0
+
+    # What the upper half has.
+
+    def on_call_over(self, call: Call) -> None:
+        """A call is over: forget it."""
+        raise NotImplementedError
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection at once, whatever is unsent. Idempotent."""
+        raise NotImplementedError
+
+    # Writing.
+
+    def put(self, pieces: list[Any]) -> None:
+        """Write pieces of frames, in one system call. Nothing happens from CLOSING on."""
+        transport = self.transport
+        if self._state >= CLOSING or transport is None:
+            return
+        size = 0
+        for piece in pieces:
+            size += len(piece)
+        try:
+            if len(pieces) == 1:
+                transport.write(pieces[0])  # network
+            elif size <= JOIN_BYTES_MAX:
+                transport.write(b"".join(pieces))  # network
+            else:
+                transport.writelines(pieces)  # network
+        except RuntimeError as error:
+            self.abort(f"the connection is gone: {error}")
+
+    def put_whole(self, head: bytes, message: bytes) -> None:
+        """Write a message that is one frame."""
+        transport = self.transport
+        if self._state >= CLOSING or transport is None:
+            return
+        try:
+            if len(message) <= JOIN_BYTES_MAX:
+                transport.write(head + message)  # network
+            else:
+                transport.writelines((head, message))  # network
+        except RuntimeError as error:
+            self.abort(f"the connection is gone: {error}")
+
+    def answer(self, frame: bytes) -> None:
+        """Write a small frame; while frames are being read, behind all of them."""
+        self._answers.append(frame)
+        if not self._is_feeding:
+            self.put_answers()
+
+    def put_answers(self) -> None:
+        """Write the answers that were collected."""
+        if not self._answers:
+            return
+        answers, self._answers = self._answers, []
+        if not self.is_writable:
+            for frame in answers:
+                self._answer_bytes += len(frame)
+            if self._answer_bytes > ANSWER_BYTES_MAX:
+                self.abort("the peer does not read")
+                return
+        self.put(answers)
+
+    # Paying for work.
+
+    def charge(self, cost: int) -> None:
+        """Pay for a frame of the peer. Raises ProtocolError when it has nothing left."""
+        self._allowance -= cost
+        if self._allowance < 0:
+            now = self.loop.time()
+            if now - self._refilled_at < ALLOWANCE_S:
+                raise ProtocolError(frames.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
+            self._refilled_at = now
+            self._allowance = ALLOWANCE - cost
+
+    def earn(self, gain: int) -> None:
+        """Give back some of the allowance, for work that was worth it."""
+        self._allowance = min(self._allowance + gain, ALLOWANCE)
+
+
+def read_word(block: bytes, at: int) -> int:
+    """Return the big-endian number of 32 bits at a place of a block."""
+    word = block[at]  # a local of its own: C would shift the byte into a sign
+    word = word << 8 | block[at + 1]
+    word = word << 8 | block[at + 2]
+    return word << 8 | block[at + 3]
