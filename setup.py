@@ -34,13 +34,19 @@ MODULES = {
     "iop_fast._hot.dispatch": "src_pyx/dispatch.pyx",
     "iop_fast._hot.fields": "src_pyx/fields.pyx",
     "iop_fast._hot.frames": "src_pyx/frames.pyx",
+    "iop_fast._hot.heads": "src_pyx/heads.pyx",
     "iop_fast._hot.meters": "src_pyx/meters.pyx",
+    "iop_fast._hot.plain_chunks": "src_pyx/plain_chunks.pyx",
     "iop_fast._hot.text": "src_pyx/text.pyx",
     "iop_fast._hot.usage_scan": "src_pyx/usage_scan.pyx",
 }
 
 # Python modules of the Edge's hot path that are compiled too, with the C types in the .pxd beside each.
 TYPED = [
+    "iop_fast.wire.http2.call",
+    "iop_fast.wire.http2.connection",
+    "iop_fast.wire.http2.life",
+    "iop_fast.wire.http2.peer",
     "iop_fast.wire.outbox",
     "iop_fast.edge.access_line",
     "iop_fast.edge.answers",

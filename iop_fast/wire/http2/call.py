@@ -5,14 +5,14 @@ A call has two sides, and each ends once:
     theirs  open -> ended (END_STREAM)     whole messages that came before it can still be read
     ours    open -> ending -> ended        ending: `finish` or `half_close` was called, and waits behind a message
 
-It is over when both have ended, when either peer reset it, or when its connection is closed; a server's call is over with
-its trailers, whatever the client still wants to say. From then on the connection does not know it: `connection` is a
-reference upwards, and there is none back.
+It is over when both have ended, when either peer reset it, or when its connection is closed; a server's call is over
+with its trailers, whatever the client still wants to say. From then on the connection does not know it: `connection` is
+a reference upwards, and there is none back.
 
-Receiving. `take` gets the bytes of DATA frames as they come and cuts messages out of them. A whole message costs one copy.
-The parts of one that is not whole are kept: views of what was read if they are most of it, else copies, and small ones
-joined, so that what is held is at most about twice what came. A message above `receive_bytes_max` ends the call when its
-prefix is seen, before a byte of it is kept. What came and was not read is bounded by the window:
+Receiving. `take` gets the bytes of DATA frames as they come and cuts messages out of them. A whole message costs one
+copy. The parts of one that is not whole are kept: views of what was read if they are most of it, else copies, and small
+ones joined, so that what is held is at most about twice what came. A message above `receive_bytes_max` ends the call
+when its prefix is seen, before a byte of it is kept. What came and was not read is bounded by the window:
 
     uncredited = what came since the last WINDOW_UPDATE; never above the window, or the connection is ended
     credit     = uncredited - whole messages that wait - the part of the next one, if whole ones wait
@@ -24,10 +24,10 @@ Sending. A message that fits the windows and one frame is one write to the trans
 fits is sent and the call keeps the message (`_message`, sent up to `_sent`): `flush` goes on when a window opens or the
 transport takes more. A cancelled `write` changes nothing of that, as half a message cannot be taken back.
 
-Rules: one reader and one writer at a time. Nobody but the connection calls what stands under "For the connection". No
-method raises for what the peer did, but `write`, by ConnectionError. `on_over` is called once, last; what it raises goes
-to the event loop's exception handler. A deadline in the request (grpc-timeout) is not kept here: the client that set it
-resets the call when it has passed.
+Rules: one reader and one writer at a time. Nobody but the connection calls what stands under "For the connection". None
+of the user's methods raises for what the peer did, but `write`, by ConnectionError. `on_over` is called once, last; an
+exception of it goes to the event loop's exception handler. A deadline in the request (grpc-timeout) is not kept here:
+the client that set it resets the call when it has passed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from typing import Any
 from iop_fast.wire.http2 import fields, frames
 from iop_fast.wire.http2.fields import Ending
 from iop_fast.wire.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS
-from iop_fast.wire.http2.peer import COST_OF_RESET, EARNED_BY_MESSAGE, Peer, read_word
+from iop_fast.wire.http2.limits import COST_OF_RESET, EARNED_BY_MESSAGE
+from iop_fast.wire.http2.peer import Peer, read_word
 
 # Length (24 bits), type, flags and stream of a DATA frame.
 DATA_HEAD = struct.Struct(">HBBBI")
@@ -57,8 +58,8 @@ PART_BYTES_MIN = 4096
 class Call:
     """One gRPC call; made by its connection. See the module's text.
 
-    `status` and `details` are the peer's grpc-status and grpc-message for a client, or what stands for them when the call
-    ended without; for a server's call they say how it ended. `status` is None until that is known.
+    `status` and `details` are the peer's grpc-status and grpc-message for a client, or what stands for them when the
+    call ended without; for a server's call they say how it ended. `status` is None until that is known.
     """
 
     __slots__ = (
@@ -345,7 +346,7 @@ class Call:
         self._content_left = byte_count
 
     def take(self, chunk: bytes, start: int, end: int) -> None:
-        """Take bytes of a DATA frame: `chunk[start:end]`. Raises ProtocolError when they are more than were announced."""
+        """Take bytes of a DATA frame: `chunk[start:end]`."""
         size = end - start
         self._uncredited += size
         if self._content_left >= 0:
@@ -353,10 +354,7 @@ class Call:
             if self._content_left < 0:
                 self.fail(frames.PROTOCOL_ERROR, "the request is longer than its content-length")
         while start < end and not self._is_deaf:
-            if self._size < 0:
-                start = self._take_prefix(chunk, start, end)
-            else:
-                start = self._take_part(chunk, start, end)
+            start = self._take_prefix(chunk, start, end) if self._size < 0 else self._take_part(chunk, start, end)
         if not self._messages and not self._is_deaf:
             self._give_credit()
 

@@ -3,32 +3,27 @@
 cimport cython
 
 from iop_fast.wire.http2.call cimport Call
-from iop_fast.wire.http2.peer cimport Peer, read_word
+from iop_fast.wire.http2.life cimport Life
+from iop_fast.wire.http2.peer cimport read_word
 
-cdef int NEW, OPEN, DRAINING, CLOSING, CLOSED
+cdef int CLOSING, DRAINING, NEW, OPEN
 cdef int CONTINUATION, DATA, GOAWAY, HEADERS, PING, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE
 cdef int ACK, END_HEADERS, END_STREAM, PADDED, PRIORITY_FIELDS
 cdef Py_ssize_t CONTROL_BYTES_MAX, FRAME_BYTES_MAX, HEAD_BYTES
-cdef long long BLOCK_BYTES_FREE, BLOCK_BYTES_PER_COST, CONNECTION_WINDOWS, COST_OF_FRAME, COST_OF_PING, COST_OF_RESET
-cdef long long COST_OF_SETTINGS, DATA_BYTES_PER_COST, SETTINGS_BYTES_MAX
+cdef long long BLOCK_BYTES_FREE, BLOCK_BYTES_PER_COST, COST_OF_FRAME, COST_OF_PING, COST_OF_RESET, COST_OF_SETTINGS
+cdef long long DATA_BYTES_PER_COST, SETTINGS_BYTES_MAX
 
 
 @cython.final
-cdef class Connection(Peer):
-    cdef dict _calls
+cdef class Connection(Life):
     cdef Call _data_call
-    cdef object _ended, _on_call, _on_lost, _reader, _timer
-    cdef readonly object ready
+    cdef object _ended, _on_call, _reader
     cdef bytes _block, _rest
-    cdef bint _data_ends, _is_acked, _is_block_open, _is_heard, _is_pinged, _is_told
+    cdef bint _data_ends
     cdef int _block_flags
-    cdef long long _block_id, _block_ticks, _initial_window, _last_id, _peer_calls_max
-    cdef long long _recv_initial, _recv_owed, _recv_window
+    cdef long long _block_id, _recv_owed
     cdef Py_ssize_t _data_left, _pad_left, _preface, _skip_left
-    cdef double _idle_since
 
-    cpdef abort(self, str reason)
-    cpdef on_call_over(self, call)
     @cython.locals(at="Py_ssize_t", size="Py_ssize_t", step="Py_ssize_t", taken="Py_ssize_t")
     cdef _feed(self, bytes chunk)
     @cython.locals(start="Py_ssize_t", step="Py_ssize_t")
@@ -71,11 +66,3 @@ cdef class Connection(Peer):
     @cython.locals(byte_count="long long", call=Call)
     cdef _on_window_update(self, long long stream_id, bytes payload)
     cdef bint _is_idle(self, long long stream_id) except -1
-    @cython.locals(call=Call)
-    cdef _flush_calls(self)
-    cdef _tell(self, int code, str text)
-    cdef _shut(self, int code, str text, str reason)
-    @cython.locals(call=Call)
-    cdef _enter_closing(self, str reason)
-    cdef _set_timer(self, delay_ns)
-    cdef _look_for_idleness(self)

@@ -1,7 +1,7 @@
-"""One HTTP/2 connection that carries gRPC calls: the frames that come, strictly, and the connection's life.
+"""One HTTP/2 connection that carries gRPC calls: the frames that come, strictly.
 
-It faces the network before anybody has shown who they are, so what a peer can make of it is bounded here, each bound by a
-number with a name (here, in `limits.py`, `peer.py` and `fields.py`):
+It faces the network before anybody has shown who they are, so what a peer can make of it is bounded here, each bound by
+a number with a name (here, in `limits.py` and in `fields.py`):
 
     memory  unread input        a frame head and one control frame, `CONTROL_BYTES_MAX`; DATA is handed on as it comes
             header block        `BLOCK_BYTES_MAX`, encoded and decoded; the dynamic table of its fields 4 KiB
@@ -13,20 +13,9 @@ number with a name (here, in `limits.py`, `peer.py` and `fields.py`):
             without a call: `idle_ns`; closing: `close_ns`
 
 What a frame may be, RFC 9113: an error of the connection is a ProtocolError, raised anywhere below `_feed`; it ends in
-`_shut`, by GOAWAY. An error of one stream ends that call alone and is paid for. Frames on a call that is over are taken as
-in flight and dropped, but for DATA and HEADERS behind the peer's own END_STREAM (`_ended`, the last few). Frame types that
-are unknown are skipped, whatever their length; PUSH_PROMISE is an error, as no side of gRPC allows one.
-
-Life (the states are in `peer.py`). `connection_made` sends preface (client), SETTINGS and the connection's window. One
-timer runs, for the handshake, for silence, or for the closing; none a call, none a message. Ways to end, each at most once:
-
-- `drain`: GOAWAY; closes when the last call is over.
-- `close`, and `_shut` with an error code: every call is over, GOAWAY, then our end of the transport; input is dropped until
-  the peer ends too (an immediate close with unread input would make the kernel take the GOAWAY back), at most `close_ns`.
-- `abort`: the transport is cut, unsent bytes are lost. It is what frees us of a peer that does not read.
-
-Nothing refers back when it is over: calls are forgotten as they end, `connection_lost` drops the transport, the timer and
-the callbacks, and the object is freed without a garbage collection.
+`shut`, by GOAWAY. An error of one stream ends that call alone and is paid for. Frames on a call that is over are taken
+as in flight and dropped, but for DATA and HEADERS behind the peer's own END_STREAM (`_ended`, the last few). Frames of
+an unknown type are skipped, whatever their length; PUSH_PROMISE is an error, as no side of gRPC allows one.
 
 Who may call: the transport, the owner and the calls, all in the loop's thread. `on_call` and `on_lost` are the owner's;
 what `on_call` raises ends its call by INTERNAL, and goes to the event loop's exception handler, as does any fault here.
@@ -62,73 +51,50 @@ from iop_fast.wire.http2.frames import (
     WINDOW_UPDATE,
     ProtocolError,
 )
-from iop_fast.wire.http2.limits import Limits
-from iop_fast.wire.http2.peer import CLOSED, CLOSING, COST_OF_RESET, DRAINING, NEW, OPEN, Peer, read_word
+from iop_fast.wire.http2.life import Life
+from iop_fast.wire.http2.limits import (
+    BLOCK_BYTES_FREE,
+    BLOCK_BYTES_PER_COST,
+    COST_OF_FRAME,
+    COST_OF_PING,
+    COST_OF_RESET,
+    COST_OF_SETTINGS,
+    DATA_BYTES_PER_COST,
+    FRAME_BYTES_MAX,
+    Limits,
+)
+from iop_fast.wire.http2.peer import read_word
+from iop_fast.wire.http2.states import CLOSING, DRAINING, NEW, OPEN
 
-# What we announce: a message of the sender's limit is one frame.
-FRAME_BYTES_MAX = 1024 * 1024 + 16
 # Any frame but DATA and those we skip. Larger ones are legal only because we announce more for DATA.
 CONTROL_BYTES_MAX = 16 * 1024
 # SETTINGS have six meanings; a peer may repeat itself.
 SETTINGS_BYTES_MAX = 6 * 64
-# The connection's own window, given back on receipt: wider than a call's, so that it is never what stops one.
-CONNECTION_WINDOWS = 4
-
-# What frames cost (see the allowance in peer.py).
-COST_OF_FRAME = 1
-COST_OF_PING = 2
-COST_OF_SETTINGS = 10
-# A header block up to here costs one; a larger one costs by its size: decoding takes about a microsecond a byte.
-BLOCK_BYTES_FREE = 512
-BLOCK_BYTES_PER_COST = 32
-# So much of DATA pays for its frame.
-DATA_BYTES_PER_COST = 1024
-
 # Calls of which we remember that the peer has ended its side.
 ENDED_MAX = 32
-
-CHECK = b"iop-idle"  # what our PINGs carry
-
-NS = 1e-9
 
 OnCall = Callable[[Call], None]
 OnLost = Callable[["Connection"], None]
 
 
-class Connection(Peer):
+class Connection(Life):
     """One connection; a protocol for `loop.create_server` and `loop.create_connection`. See the module's text."""
 
     __slots__ = (
         "_block",
         "_block_flags",
         "_block_id",
-        "_block_ticks",
-        "_calls",
         "_data_call",
         "_data_ends",
         "_data_left",
         "_ended",
-        "_idle_since",
-        "_initial_window",
-        "_is_acked",
-        "_is_block_open",
-        "_is_heard",
-        "_is_pinged",
-        "_is_told",
-        "_last_id",
         "_on_call",
-        "_on_lost",
         "_pad_left",
-        "_peer_calls_max",
         "_preface",
         "_reader",
-        "_recv_initial",
         "_recv_owed",
-        "_recv_window",
         "_rest",
         "_skip_left",
-        "_timer",
-        "ready",
     )
 
     def __init__(
@@ -141,159 +107,27 @@ class Connection(Peer):
         on_lost: OnLost | None = None,
     ) -> None:
         """`on_call` is called with each call that a client opens (server), `on_lost` once, last."""
-        super().__init__(loop, limits, is_server)
-        self.ready: asyncio.Future[None] | None = None if is_server else loop.create_future()
-        """For a client: done when the server's SETTINGS have come, ConnectionError if they never do."""
+        super().__init__(loop, limits, is_server, on_lost)
         self._on_call = on_call
-        self._on_lost = on_lost
-        self._calls: dict[int, Call] = {}
-        self._last_id = 0  # of the calls that were opened, by whichever side opens them
         self._ended: deque[int] = deque(maxlen=ENDED_MAX)
-        self._peer_calls_max = frames.MAX_STREAM_ID
-        self._initial_window = frames.DEFAULT_WINDOW_BYTES  # of calls, towards the peer
-        # Our own windows. Until the peer has acknowledged our SETTINGS it may use the larger of both.
-        self._recv_initial = max(limits.window_bytes, frames.DEFAULT_WINDOW_BYTES)
-        self._recv_window = min(CONNECTION_WINDOWS * self._recv_initial, frames.MAX_WINDOW_BYTES)
-        self._recv_owed = 0
-        # Input.
+        self._recv_owed = 0  # of the connection's window
         self._rest = b""  # a part of a frame
         self._preface = len(frames.PREFACE) if is_server else 0  # bytes of it that are missing
         self._reader = BlockReader()
-        self._block = b""
-        self._is_block_open = False  # HEADERS came without END_HEADERS
+        self._block = b""  # a part of a header block
         self._block_id = 0
         self._block_flags = 0
-        self._block_ticks = 0
         self._data_call: Call | None = None  # of the DATA frame that is coming, None if it is to be dropped
         self._data_left = 0
         self._pad_left = 0
         self._data_ends = False
         self._skip_left = 0
-        # Life.
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_acked = False  # the peer knows our SETTINGS
-        self._is_heard = False  # something came since the timer was set
-        self._is_pinged = False
-        self._is_told = False  # GOAWAY was sent
-        self._idle_since = 0.0
 
-    def __repr__(self) -> str:
-        state = ("new", "open", "draining", "closing", "closed")[self._state]
-        return f"<Connection {'server' if self.is_server else 'client'}, {state}, {len(self._calls)} calls>"
-
-    # For the owner.
-
-    @property
-    def is_ready(self) -> bool:
-        """True once the peer's SETTINGS have come."""
-        return NEW < self._state < CLOSING
-
-    @property
-    def is_open(self) -> bool:
-        """True while calls can be opened."""
-        return self._state == OPEN
-
-    @property
-    def calls(self) -> int:
-        """Number of calls that are open."""
-        return len(self._calls)
-
-    def open_call(self, path: bytes, authority: bytes, scheme: bytes = b"http") -> Call:
-        """Open a call (client). Raises ConnectionError with a plain reason when it is not possible."""
-        assert not self.is_server, "a server opens no calls"
-        if self._state != OPEN:
-            raise ConnectionError(self.end_reason or "the connection takes no calls")
-        if len(self._calls) >= self._peer_calls_max:
-            raise ConnectionError(f"the peer takes at most {self._peer_calls_max} calls")
-        stream_id = self._last_id + 2 if self._last_id else 1
-        if stream_id > frames.MAX_STREAM_ID:
-            raise ConnectionError("the connection has used up its stream numbers")
-        self._last_id = stream_id
-        call = Call(self, stream_id, path, self._initial_window, self._recv_initial)
-        self._calls[stream_id] = call
-        block = fields.request_block(path, authority, scheme)
-        self.put([frames.frame(HEADERS, END_HEADERS, stream_id, block)])
-        return call
-
-    def drain(self) -> None:
-        """Take no further call and close once the last one is over. Idempotent."""
-        if self._state == NEW:
-            self.close()
-        elif self._state == OPEN:
-            self._state = DRAINING
-            self._tell(frames.NO_ERROR, "")
-            self._close_if_drained()
-        elif self._state == DRAINING:
-            self._tell(frames.NO_ERROR, "")
-
-    def close(self, reason: str = "") -> None:
-        """End every call, say so to the peer, send what is left and close. Idempotent."""
-        self._shut(frames.NO_ERROR, reason, reason)
-
-    def abort(self, reason: str) -> None:
-        """Cut the connection at once, whatever is unsent. Idempotent."""
-        if self._state == CLOSED:
-            return
-        if self._state != CLOSING:
-            self._enter_closing(reason)
-        if self.transport is not None:
-            self.transport.abort()
-
-    # The transport.
-
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        """Send what opens a connection."""
-        self.transport = transport
-        if self._state == CLOSING:  # closed before it was connected
-            transport.abort()
-            return
-        limits = self.limits
-        self._refilled_at = self._idle_since = self.loop.time()
-        values = {
-            frames.INITIAL_WINDOW_SIZE: limits.window_bytes,
-            frames.MAX_FRAME_SIZE: FRAME_BYTES_MAX,
-            frames.MAX_HEADER_LIST_SIZE: fields.BLOCK_BYTES_MAX,
-            (frames.MAX_CONCURRENT_STREAMS if self.is_server else frames.ENABLE_PUSH): (
-                limits.max_calls if self.is_server else 0
-            ),
-        }
-        widened = frames.window_update(0, self._recv_window - frames.DEFAULT_WINDOW_BYTES)
-        self.put([b"" if self.is_server else frames.PREFACE, frames.settings(values), widened])
-        self._set_timer(limits.handshake_ns)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """The transport has ended."""
-        if self._state < CLOSING:
-            had_use = bool(self._calls) or self._state == NEW
-            reason = self.end_reason
-            if not reason and error is not None:
-                reason = f"the connection was lost: {error}"
-            elif not reason and had_use:
-                reason = "the peer closed the connection"
-            self._enter_closing(reason)
-        self._state = CLOSED
-        self.transport = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def drop_input(self) -> None:
+        """Nothing is read any more: let go of what came in part."""
+        self._rest = self._block = b""
+        self._data_call = None
         self._on_call = None
-        on_lost, self._on_lost = self._on_lost, None
-        if on_lost is not None:
-            on_lost(self)
-
-    def eof_received(self) -> bool:
-        """The peer has ended its direction: the transport closes itself."""
-        return False
-
-    def pause_writing(self) -> None:
-        """The transport is above its high-water mark."""
-        self.is_writable = False
-
-    def resume_writing(self) -> None:
-        """The transport is below its low-water mark again."""
-        self.is_writable = True
-        self._answer_bytes = 0
-        self._flush_calls()
 
     def data_received(self, chunk: bytes) -> None:
         """Take what was read."""
@@ -304,10 +138,10 @@ class Connection(Peer):
         try:
             self._feed(self._rest + chunk if self._rest else bytes(chunk))
         except ProtocolError as error:
-            self._shut(error.code, str(error), f"the peer broke HTTP/2: {error}")
+            self.shut(error.code, str(error), f"the peer broke HTTP/2: {error}")
         except Exception as error:  # noqa: BLE001 - a fault of ours ends this connection and no other
             self.loop.call_exception_handler({"message": "an HTTP/2 connection failed", "exception": error})
-            self._shut(frames.INTERNAL_ERROR, "internal error", "internal error")
+            self.shut(frames.INTERNAL_ERROR, "internal error", "internal error")
         self._is_feeding = False
         self.put_answers()
 
@@ -345,7 +179,7 @@ class Connection(Peer):
         return step
 
     def _take_frame(self, chunk: bytes, at: int, size: int) -> int:
-        """Take a frame, or the head of one that is handed on as it comes; return where it ended, `at` if more is needed."""
+        """Take a frame, or the head of one that is handed on as it comes; return its end, `at` if more is needed."""
         start = at + HEAD_BYTES
         if size < start:
             return at
@@ -397,7 +231,7 @@ class Connection(Peer):
     # DATA, section 6.1.
 
     def _start_data(self, chunk: bytes, at: int, size: int, length: int, flags: int, stream_id: int) -> int:
-        """Take the head of a DATA frame; return where its bytes begin, `at` if the length of its padding is not there."""
+        """Take the head of a DATA frame; return where its bytes begin, `at` if more is needed."""
         start = at + HEAD_BYTES
         padding = 0
         if flags & PADDED:
@@ -650,7 +484,7 @@ class Connection(Peer):
             if value > 1 or (value and not self.is_server):
                 raise ProtocolError(frames.PROTOCOL_ERROR, "an impossible push setting")
         elif name == frames.MAX_CONCURRENT_STREAMS:
-            self._peer_calls_max = value
+            self.peer_calls_max = value
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         self.charge(COST_OF_PING)
@@ -706,98 +540,3 @@ class Connection(Peer):
     def _is_idle(self, stream_id: int) -> bool:
         """True for a stream that nobody has opened."""
         return not stream_id % 2 or (stream_id > self._last_id and not self._is_told)
-
-    # Life.
-
-    def on_call_over(self, call: Call) -> None:
-        """A call is over: forget it."""
-        self._calls.pop(call.id, None)
-        if not self._calls:
-            self._idle_since = self.loop.time()
-            if self._state == DRAINING:
-                self.loop.call_soon(self._close_if_drained)
-
-    def _flush_calls(self) -> None:
-        """Let calls go on that wait for the connection's window or for the transport, in the order of their opening."""
-        for call in list(self._calls.values()):
-            call.flush()
-
-    def _close_if_drained(self) -> None:
-        if self._state == DRAINING and not self._calls:
-            self._shut(frames.NO_ERROR, "", self.end_reason)
-
-    def _tell(self, code: int, text: str) -> None:
-        """Send GOAWAY: no further call of the peer is taken. Once without, and once with an error."""
-        if self._is_told and code == frames.NO_ERROR:
-            return
-        self._is_told = True
-        self.put([frames.goaway(self._last_id if self.is_server else 0, code, text)])
-
-    def _shut(self, code: int, text: str, reason: str) -> None:
-        """End the connection properly; see the module's text."""
-        if self._state >= CLOSING:
-            return
-        self.put_answers()
-        if self._state >= CLOSING:
-            return
-        self._tell(code, text)
-        self._enter_closing(reason)
-        transport = self.transport
-        if transport is None:
-            return
-        self._set_timer(self.limits.close_ns)
-        try:
-            if transport.can_write_eof():
-                transport.write_eof()
-            elif not self.is_server:
-                transport.close()
-        except (RuntimeError, OSError):  # it has ended already, and says so by connection_lost
-            transport.abort()
-
-    def _enter_closing(self, reason: str) -> None:
-        """Nothing is written or read from here on; every call is over."""
-        self._state = CLOSING
-        self.end_reason = reason
-        self._rest = self._block = b""
-        self._data_call = None
-        self._answers = []
-        for call in list(self._calls.values()):
-            call.end(fields.GRPC_UNAVAILABLE, reason or "the connection was closed")
-        if self.ready is not None and not self.ready.done():
-            self.ready.set_exception(ConnectionError(reason or "the connection was closed"))
-            self.ready.exception()  # who does not wait for it need not hear of it
-
-    def _set_timer(self, delay_ns: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.loop.call_later(delay_ns * NS, self._on_timer)
-
-    def _on_timer(self) -> None:
-        """The time is up for the handshake, for silence, or for the closing."""
-        self._timer = None
-        limits = self.limits
-        if self._state == CLOSING:
-            self.abort(self.end_reason)
-        elif not self._is_acked:
-            self._shut(frames.SETTINGS_TIMEOUT, "no SETTINGS in time", "the peer did not shake hands in time")
-        elif not self._is_heard and self._is_pinged:
-            self.abort("the peer does not answer")
-        elif not self._is_heard:
-            self._is_pinged = True
-            self.answer(frames.frame(PING, 0, 0, CHECK))
-            self._set_timer(limits.ping_timeout_ns)
-        else:
-            self._is_heard = self._is_pinged = False
-            self._set_timer(limits.keepalive_ns)
-            self._look_for_idleness()
-
-    def _look_for_idleness(self) -> None:
-        """Every `keepalive_ns`: a block that does not become whole, a peer's connection without a call."""
-        limits = self.limits
-        if self._is_block_open:
-            self._block_ticks += 1
-            if self._block_ticks * limits.keepalive_ns > limits.handshake_ns:
-                self.abort("a header block did not become whole in time")
-        elif self.is_server and not self._calls:
-            if self.loop.time() - self._idle_since >= limits.idle_ns * NS:
-                self.close("no call for long")

@@ -1,7 +1,7 @@
 """Fields of HTTP/2 as gRPC uses them: what is written, and what a peer's header blocks must be.
 
-Written blocks are literals without indexing behind "the dynamic table has no room" (RFC 7541, 6.3): so there is no encoder
-state, whatever the peer's settings say and in whatever order blocks are sent. Blocks that come are decoded by
+Written blocks are literals without indexing behind "the dynamic table has no room" (RFC 7541, 6.3): so there is no
+encoder state, whatever the peer's settings say and in whatever order blocks are sent. Blocks that come are decoded by
 hpack, once a call, within `BLOCK_BYTES_MAX` encoded and decoded.
 
 Rules for what comes (RFC 9113, 8.2 and 8.3; gRPC's PROTOCOL-HTTP2.md): malformed fields are an error of the stream

@@ -43,3 +43,27 @@ class Limits(NamedTuple):
 
     close_ns: int = 3 * SECOND_NS
     """How long a closing connection may take to send what is left and to see the peer's end; then it is cut."""
+
+
+# What we announce for one frame: a message of the sender's limit fits.
+FRAME_BYTES_MAX = 1024 * 1024 + 16
+
+# What may be queued in answers behind a full transport.
+ANSWER_BYTES_MAX = 16 * 1024
+
+# What a second's control frames may cost, in frames; a message of either direction earns what its window updates and
+# probes of the round-trip time cost (gRPC sends up to two and one of them a message).
+ALLOWANCE = 1000
+ALLOWANCE_S = 1.0
+EARNED_BY_MESSAGE = 5
+
+COST_OF_FRAME = 1
+COST_OF_PING = 2
+COST_OF_SETTINGS = 10
+# What a call costs that is ended before its time (CVE-2023-44487, CVE-2025-8671): fifty of them a second.
+COST_OF_RESET = 20
+# A header block up to here costs one; a larger one costs by its size: decoding takes about a microsecond a byte.
+BLOCK_BYTES_FREE = 512
+BLOCK_BYTES_PER_COST = 32
+# So much of DATA pays for its frame.
+DATA_BYTES_PER_COST = 1024

@@ -2,8 +2,9 @@
 
 cimport cython
 
-cdef int NEW, OPEN, DRAINING, CLOSING, CLOSED
-cdef long long ALLOWANCE, ANSWER_BYTES_MAX, COST_OF_RESET, EARNED_BY_MESSAGE, JOIN_BYTES_MAX
+cdef int CLOSING, NEW
+cdef long long ALLOWANCE, ANSWER_BYTES_MAX, JOIN_BYTES_MAX
+cdef double ALLOWANCE_S
 
 
 cdef class Peer:

@@ -1,7 +1,7 @@
 """The lower half of a connection: its transport, and what the peer lets us send.
 
-It knows no frames that come; the upper half (`connection.py`) does, and has what raises here: C classes know no abstract
-methods. States, in order:
+It knows no frames that come and no calls; the halves above (`life.py`, `connection.py`) do, and have what raises here:
+C classes know no abstract methods. States, in order:
 
     NEW       the peer's first SETTINGS have not come
     OPEN      calls come and go
@@ -29,31 +29,18 @@ from typing import TYPE_CHECKING, Any
 
 from iop_fast.wire.http2 import frames
 from iop_fast.wire.http2.frames import ProtocolError
-from iop_fast.wire.http2.limits import Limits
+from iop_fast.wire.http2.limits import ALLOWANCE, ALLOWANCE_S, ANSWER_BYTES_MAX, Limits
+from iop_fast.wire.http2.states import CLOSING, NEW
 
 if TYPE_CHECKING:
     from iop_fast.wire.http2.call import Call
-
-NEW, OPEN, DRAINING, CLOSING, CLOSED = range(5)
-
-# What may be queued in answers behind a full transport.
-ANSWER_BYTES_MAX = 16 * 1024
-
-# What a second's control frames may cost, in frames; a message of either direction earns what its window updates and
-# probes of the round-trip time cost (gRPC sends up to two and one of them a message).
-ALLOWANCE = 1000
-EARNED_BY_MESSAGE = 5
-ALLOWANCE_S = 1.0
-
-# What a call costs that is ended before its time (CVE-2023-44487, CVE-2025-8671): fifty of them a second.
-COST_OF_RESET = 20
 
 # Pieces of a write are joined up to this size: a copy is cheaper there than the system call's second buffer.
 JOIN_BYTES_MAX = 32 * 1024
 
 
 class Peer:
-    """See the module's text; `Connection` is the one subclass."""
+    """See the module's text; `Life` is the one subclass."""
 
     __slots__ = (
         "_allowance",
@@ -94,7 +81,7 @@ class Peer:
         self._allowance = ALLOWANCE
         self._refilled_at = 0.0
 
-    # What the upper half has.
+    # What the upper halves have.
 
     def on_call_over(self, call: Call) -> None:
         """A call is over: forget it."""
