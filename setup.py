@@ -37,6 +37,7 @@ MODULES = {
     "iop_fast._hot.heads": "src_pyx/heads.pyx",
     "iop_fast._hot.meters": "src_pyx/meters.pyx",
     "iop_fast._hot.plain_chunks": "src_pyx/plain_chunks.pyx",
+    "iop_fast._hot.records": "src_pyx/records.pyx",
     "iop_fast._hot.text": "src_pyx/text.pyx",
     "iop_fast._hot.usage_scan": "src_pyx/usage_scan.pyx",
 }

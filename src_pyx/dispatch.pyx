@@ -44,6 +44,7 @@ from iop_fast._hot.frame_fields cimport (
     VARINT,
     WINDOW,
 )
+from iop_fast._hot.records cimport new_record
 
 from iop_fast._hot.frames import FrameError
 from iop_fast.seams import (
@@ -67,9 +68,6 @@ ctypedef const unsigned char *Cursor
 cdef enum:
     GROUP_DEPTH_MAX = 100      # upb's limit of nesting
     SPAN_MAX = 0x7FFFFFFF      # protobuf's limit of a length
-
-# A NamedTuple's own constructor is a Python function and costs three times as much.
-cdef object new_tuple = tuple.__new__
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -274,7 +272,7 @@ cdef object read_tunnel_request(Cursor at, Cursor end):
                 model = text(start, at, "model")
         if at == NULL:
             raise malformed("ProviderTunnelRequest")
-    return new_tuple(
+    return new_record(
         TunnelRequest,
         (provider_id, method, path, headers, body, complete, body_length, model, stream, caller_authorized),
     )
@@ -324,7 +322,7 @@ cdef object read_run_request(Cursor at, Cursor end):
             at = skip_field(at, end, tag, 0)
         if at == NULL:
             raise malformed("RunRequest")
-    return new_tuple(RunOpening, (provider_id, model, kind, stream, body, complete, body_length, traceparent))
+    return new_record(RunOpening, (provider_id, model, kind, stream, body, complete, body_length, traceparent))
 
 
 cdef tuple read_request_body(Cursor at, Cursor end):
@@ -378,7 +376,7 @@ cdef object read_head(Cursor at, Cursor end):
             at = skip_field(at, end, tag, 0)
         if at == NULL:
             raise malformed("ResponseHead")
-    return new_tuple(Head, (status, reason, headers))
+    return new_record(Head, (status, reason, headers))
 
 
 cdef object read_tool_call(Cursor at, Cursor end, uint32_t choice):
@@ -408,7 +406,7 @@ cdef object read_tool_call(Cursor at, Cursor end, uint32_t choice):
                 arguments = text(start, at, "arguments")
         if at == NULL:
             raise malformed("ToolCallDelta")
-    return new_tuple(RunToolCall, (call_index, call_id, name, arguments, choice))
+    return new_record(RunToolCall, (call_index, call_id, name, arguments, choice))
 
 
 cdef object read_embedding(Cursor at, Cursor end, uint32_t choice):
@@ -432,7 +430,7 @@ cdef object read_embedding(Cursor at, Cursor end, uint32_t choice):
             at = skip_field(at, end, tag, 0)
         if at == NULL:
             raise malformed("Embedding")
-    return new_tuple(RunEmbedding, (values, choice))
+    return new_record(RunEmbedding, (values, choice))
 
 
 cdef object read_event(Cursor at, Cursor end):
@@ -460,15 +458,15 @@ cdef object read_event(Cursor at, Cursor end):
         if at == NULL:
             raise malformed("RunEvent")
     if kind == TEXT:
-        return new_tuple(RunText, (text(said_at, said_end, "text"), choice))
+        return new_record(RunText, (text(said_at, said_end, "text"), choice))
     if kind == TOOL_CALL:
         return read_tool_call(said_at, said_end, choice)
     if kind == REASONING:
-        return new_tuple(RunReasoning, (text(said_at, said_end, "reasoning"), choice))
+        return new_record(RunReasoning, (text(said_at, said_end, "reasoning"), choice))
     if kind == EMBEDDING:
         return read_embedding(said_at, said_end, choice)
     if kind == FINISH:
-        return new_tuple(RunFinish, (text(said_at, said_end, "finish_reason"), choice))
+        return new_record(RunFinish, (text(said_at, said_end, "finish_reason"), choice))
     return None
 
 
@@ -520,8 +518,8 @@ cdef object read_end(Cursor at, Cursor end):
             at = skip_field(at, end, tag, 0)
         if at == NULL:
             raise malformed("RunEnd")
-    usage = new_tuple(Usage, (counts[0], counts[1], counts[2])) if has_usage else None
-    return new_tuple(End, (status, detail, usage, refusal_status))
+    usage = new_record(Usage, (counts[0], counts[1], counts[2])) if has_usage else None
+    return new_record(End, (status, detail, usage, refusal_status))
 
 
 cdef int read_window(Cursor at, Cursor end, uint64_t *byte_count) except -1:

@@ -8,10 +8,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.string cimport memchr, memcmp
 
-from iop_fast.seams import RequestHead
+from iop_fast._hot.records cimport new_record
 
-# A NamedTuple's own constructor is a Python function and costs three times as much.
-cdef object new_tuple = tuple.__new__
+from iop_fast.seams import RequestHead
 
 cdef enum:
     DIGITS_MAX = 18     # of a Content-Length
@@ -111,4 +110,4 @@ cpdef with_length(head, length):
         length,
         <object>PyTuple_GET_ITEM(head, 5),
     )
-    return new_tuple(RequestHead, fields)
+    return new_record(RequestHead, fields)

@@ -1,15 +1,12 @@
 """What is counted of every request. The contract stands in iop_fast/_hot/meters.pyi.
 
 One call a request, at its end: a dictionary by the four names that a request counts under, one by its model, one by its
-provider, and arrays behind them. Names are interned strings of the configuration, so the lookups compare pointers.
+provider, and arrays behind them. Names are interned strings of the configuration, so the lookups compare pointers; and
+what the request before counted under is remembered, since most are of one kind.
 """
 
 cimport cython
 from libc.stdint cimport int32_t, int64_t
-
-
-cdef enum:
-    BOUNDS_MAX = 24
 
 DURATION_BOUNDS_NS = tuple(
     int(seconds * 1_000_000_000)
@@ -23,10 +20,6 @@ SHORT_BOUNDS_NS = tuple(
 
 @cython.final
 cdef class Histogram:
-    cdef int64_t bounds_ns[BOUNDS_MAX]
-    cdef int64_t buckets[BOUNDS_MAX + 1]
-    cdef int32_t bound_count
-    cdef readonly int64_t sum_ns
 
     def __cinit__(self, bounds_ns):
         cdef int32_t place
@@ -49,7 +42,7 @@ cdef class Histogram:
     def observe(self, int64_t duration_ns):
         self.add(duration_ns)
 
-    cdef inline void add(self, int64_t duration_ns) noexcept:
+    cdef void add(self, int64_t duration_ns) noexcept:
         cdef int32_t place = 0
         while place < self.bound_count and duration_ns > self.bounds_ns[place]:
             place += 1
@@ -69,21 +62,12 @@ cdef class Histogram:
 
 
 @cython.final
-@cython.internal
 cdef class Cell:
-    """A count, and for providers a sum."""
-
-    cdef int64_t count
-    cdef int64_t sum_ns
+    pass
 
 
 @cython.final
-@cython.internal
 cdef class ModelMeter:
-    cdef Histogram normal_waits
-    cdef Histogram long_waits
-    cdef Histogram first_bytes
-    cdef Histogram totals
 
     def __cinit__(self):
         self.normal_waits = Histogram(DURATION_BOUNDS_NS)
@@ -94,10 +78,6 @@ cdef class ModelMeter:
 
 @cython.final
 cdef class RequestMeters:
-    cdef dict cells             #: dict[tuple[str, str, str, str], Cell]
-    cdef dict model_meters      #: dict[str, ModelMeter]
-    cdef dict answers           #: dict[tuple[str, str], Cell]
-    cdef readonly Histogram overhead
 
     def __cinit__(self):
         self.cells = {}
@@ -105,16 +85,15 @@ cdef class RequestMeters:
         self.answers = {}
         self.overhead = Histogram(SHORT_BOUNDS_NS)
 
-    def close(
-        self, str model not None, str node_id not None, str provider_id not None, str outcome not None, bint is_long,
+    cpdef int close(
+        self, str model, str node_id, str provider_id, str outcome, bint is_long,
         int64_t queue_ns, int64_t ttfb_ns, int64_t answer_ns, int64_t total_ns, int64_t overhead_ns,
-    ):
-        cdef Cell cell = cell_of(self.cells, (model, node_id, provider_id, outcome))
-        cdef ModelMeter meter = <ModelMeter>self.model_meters.get(model)
-        if meter is None:
-            meter = ModelMeter.__new__(ModelMeter)
-            self.model_meters[model] = meter
-        cell.count += 1
+    ) except -1:
+        cdef ModelMeter meter
+        cdef Cell cell
+        self.find(model, node_id, provider_id, outcome)
+        self.last_cell.count += 1
+        meter = self.last_meter
         if queue_ns >= 0:
             (meter.long_waits if is_long else meter.normal_waits).add(queue_ns)
         if ttfb_ns >= 0:
@@ -124,9 +103,37 @@ cdef class RequestMeters:
         if overhead_ns >= 0:
             self.overhead.add(overhead_ns)
         if answer_ns >= 0:
-            cell = cell_of(self.answers, (node_id, provider_id))
+            cell = self.last_answers
+            if cell is None:
+                cell = self.last_answers = cell_of(self.answers, (node_id, provider_id))
             cell.count += 1
             cell.sum_ns += answer_ns
+        return 0
+
+    cdef int find(self, str model, str node_id, str provider_id, str outcome) except -1:
+        """Have what counts under these names in `last_*`. Requests of one kind come one after the other."""
+        cdef Cell cell
+        cdef ModelMeter meter
+        if (
+            self.last_model is model and self.last_node is node_id and self.last_provider is provider_id
+            and self.last_outcome is outcome and self.last_cell is not None
+        ):
+            return 0
+        if model is None or node_id is None or provider_id is None or outcome is None:
+            raise TypeError("expected names, got None")
+        cell = cell_of(self.cells, (model, node_id, provider_id, outcome))
+        meter = <ModelMeter>self.model_meters.get(model)
+        if meter is None:
+            meter = ModelMeter.__new__(ModelMeter)
+            self.model_meters[model] = meter
+        self.last_model = model
+        self.last_node = node_id
+        self.last_provider = provider_id
+        self.last_outcome = outcome
+        self.last_cell = cell
+        self.last_meter = meter
+        self.last_answers = None
+        return 0
 
     def outcomes(self):
         cdef Cell cell
@@ -161,6 +168,7 @@ cdef class RequestMeters:
         }
         self.model_meters = {model: meter for model, meter in self.model_meters.items() if is_model(model)}
         self.answers = {key: cell for key, cell in self.answers.items() if is_provider(key)}
+        self.last_cell = self.last_answers = None
 
 
 cdef inline Cell cell_of(dict cells, tuple key):

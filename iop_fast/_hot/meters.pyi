@@ -45,7 +45,7 @@ class RequestMeters:
         answer_ns: int,
         total_ns: int,
         overhead_ns: int,
-    ) -> None:
+    ) -> int:
         """Count a request that has ended. Of the durations, -1 is one that the request did not come to: its wait in the
         queue, from its head to its answer's head, from its grant to that, from its head to its end, and what of it the
         gateway took."""

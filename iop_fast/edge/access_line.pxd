@@ -2,7 +2,8 @@
 
 cimport cython
 
-from iop_fast._hot.text cimport decimal
+from iop_fast._hot.records cimport item
+from iop_fast._hot.text cimport Block, Stamp
 from iop_fast.edge.record cimport Record
 from iop_fast.edge.reply cimport Reply
 from iop_fast.edge.tunnel cimport Request
@@ -12,10 +13,14 @@ cdef long long NS_PER_MS
 
 @cython.final
 cdef class AccessLines:
-    cdef bytes _middle
+    cdef bytes _middle, _start
     cdef dict _names
+    cdef Block _line
+    cdef Stamp _stamp
 
-    @cython.locals(request=Request, reply=Reply, began_ns="long long", parts=list)
+    @cython.locals(line=Block)
     cpdef bytes render(self, Record record, str end, str usage_state, long long now_ns)
-    @cython.locals(request=Request, key=tuple)
+    @cython.locals(line=Block, reply=Reply, began_ns="long long")
+    cdef _put_outcome(self, Record record, str end, long long now_ns)
+    @cython.locals(key=tuple, names=bytes)
     cdef bytes _names_of(self, Record record)

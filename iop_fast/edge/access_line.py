@@ -9,7 +9,8 @@ from __future__ import annotations
 import orjson
 
 from iop_fast import logs
-from iop_fast._hot.text import decimal
+from iop_fast._hot.records import item
+from iop_fast._hot.text import Block, Stamp
 from iop_fast.edge.record import Record
 
 NS_PER_MS = 1_000_000
@@ -20,62 +21,79 @@ NAMES_MAX = 4_096
 class AccessLines:
     """Renders the lines of one logger."""
 
-    __slots__ = ("_middle", "_names")
+    __slots__ = ("_line", "_middle", "_names", "_stamp", "_start")
 
     def __init__(self, logger: str) -> None:
-        self._middle = logs.json_middle(logger, "request")
-        self._names: dict[tuple[str | bytes, ...], bytes] = {}
+        self._start = logs.JSON_START
+        self._stamp = Stamp()
+        self._middle = logs.json_middle(logger, "request") + b'"request":"'
+        self._names: dict[tuple[object, ...], bytes] = {}
+        self._line = Block()
 
     def render(self, record: Record, end: str, usage_state: str, now_ns: int) -> bytes:
         """Return the line of a request that is over, its end included. `end` is the two letters of its end state."""
-        request, reply, usage = record.request, record.reply, record.usage
-        began_ns = record.began_ns
-        parts = [
-            logs.JSON_START,
-            logs.stamp(),
-            self._middle,
-            b'"request":"',
-            request.id,
-            b'",',
-            self._names_of(record),
-            b',"status":',
-            decimal(reply.status),
-            b',"outcome":"',
-            record.outcome.encode(),
-            b'","end":"',
-            end.encode(),
-            b'","class":"long","queue_ms":' if record.is_long else b'","class":"normal","queue_ms":',
-            decimal(record.queue_ns // NS_PER_MS),
-            b',"total_ms":',
-            decimal((now_ns - began_ns) // NS_PER_MS),
-            b',"estimated_tokens":',
-            decimal(record.estimated_tokens),
-            b',"bytes_in":',
-            decimal(record.bytes_in),
-            b',"bytes_out":',
-            decimal(reply.bytes_out),
-        ]
-        if record.head_ns:
-            parts += (b',"ttfb_ms":', decimal((record.head_ns - began_ns) // NS_PER_MS))
+        line = self._line
+        line.clear()
+        line.put(self._start)
+        line.put(self._stamp.now())
+        line.put(self._middle)
+        line.put(record.request.id)
+        line.put(b'",')
+        line.put(self._names_of(record))
+        self._put_outcome(record, end, now_ns)
         if usage_state:
-            parts += (b',"usage":"', usage_state.encode(), b'"')
+            line.put(b',"usage":"')
+            line.put_text(usage_state)
+            line.put(b'"')
+        usage = record.usage
         if usage is not None:
-            prompt, completion, cached = usage
-            parts += (b',"prompt_tokens":', str(prompt).encode(), b',"completion_tokens":', str(completion).encode())
-            parts += (b',"cached_tokens":', str(cached).encode())
-        parts.append(b"}\n")
-        return b"".join(parts)
+            line.put(b',"prompt_tokens":')
+            line.put_number(item(usage, 0))
+            line.put(b',"completion_tokens":')
+            line.put_number(item(usage, 1))
+            line.put(b',"cached_tokens":')
+            line.put_number(item(usage, 2))
+        line.put(b"}\n")
+        return line.take()
+
+    def _put_outcome(self, record: Record, end: str, now_ns: int) -> None:
+        """Add what became of the request: words and numbers."""
+        line, reply, began_ns = self._line, record.reply, record.began_ns
+        line.put(b',"status":')
+        line.put_number(reply.status)
+        line.put(b',"outcome":"')
+        line.put_text(record.outcome)
+        line.put(b'","end":"')
+        line.put_text(end)
+        line.put(b'","class":"long","queue_ms":' if record.is_long else b'","class":"normal","queue_ms":')
+        line.put_number(record.queue_ns // NS_PER_MS)
+        line.put(b',"total_ms":')
+        line.put_number((now_ns - began_ns) // NS_PER_MS)
+        line.put(b',"estimated_tokens":')
+        line.put_number(record.estimated_tokens)
+        line.put(b',"bytes_in":')
+        line.put_number(record.bytes_in)
+        line.put(b',"bytes_out":')
+        line.put_number(reply.bytes_out)
+        if record.head_ns:
+            line.put(b',"ttfb_ms":')
+            line.put_number((record.head_ns - began_ns) // NS_PER_MS)
 
     def _names_of(self, record: Record) -> bytes:
         """Return the fields that are names."""
-        request = record.request
-        principal = request.principal
-        path = request.surface.path
-        key = (principal[0], principal[1], record.model, record.node_id, record.provider_id, path)
+        principal, path = record.request.principal, record.request.surface.path
+        key = (principal, record.model, record.node_id, record.provider_id, path)
         names = self._names.get(key)
         if names is None:
             if len(self._names) >= NAMES_MAX:
                 self._names.clear()
-            fields = dict(zip(("principal", "token", "model", "node", "provider"), key[:5], strict=True))
-            names = self._names[key] = orjson.dumps({**fields, "path": path.decode()})[1:-1]
+            fields = {
+                "principal": principal[0],
+                "token": principal[1],
+                "model": record.model,
+                "node": record.node_id,
+                "provider": record.provider_id,
+                "path": path.decode(),
+            }
+            names = self._names[key] = orjson.dumps(fields)[1:-1]
         return names

@@ -11,6 +11,7 @@ from http import HTTPStatus
 
 import orjson
 
+from iop_fast._hot.records import item, new_record
 from iop_fast.edge.auth import Field
 from iop_fast.edge.routes import Dialect
 from iop_fast.errors import Failure, error_body
@@ -57,8 +58,9 @@ KNOWN_NAMES_MAX = 1024
 KNOWN_NAME_BYTES_MAX = 64
 _known: dict[bytes, int] = {}
 
-# A NamedTuple's own constructor is a Python function and costs several times as much.
-new_tuple = tuple.__new__
+# Most values of Content-Type and Content-Encoding are one of these, and need no further look.
+PLAIN_TYPES: Mapping[bytes, bool] = {b"application/json": False, EVENT_STREAM: True}
+ANTHROPIC = Dialect.ANTHROPIC
 
 
 def meaning_of(name: bytes) -> int:
@@ -127,7 +129,7 @@ def id_fields(request_id: bytes, dialect: Dialect, answered: Iterable[Field] = (
     """Return the fields that carry a request's id; Anthropic's clients look for one of their own, where a provider may
     have put its."""
     fields = [(b"x-request-id", request_id)]
-    if dialect is Dialect.ANTHROPIC and b"request-id" not in [name.lower() for name, _ in answered]:
+    if dialect is ANTHROPIC and b"request-id" not in [name.lower() for name, _ in answered]:
         fields.append((b"request-id", request_id))
     return fields
 
@@ -158,17 +160,17 @@ def passed_on(head: Head, own: Iterable[Field]) -> tuple[Head, bool]:
     kept: list[Field] = []
     named: set[bytes] = set()
     is_stream, is_plain, says_buffering = False, True, False
-    for field in head.headers:
-        meaning = _known.get(field[0])
-        if meaning is None:
-            meaning = meaning_of(field[0])
+    headers: list[Field] = item(head, 2)
+    for field in headers:
+        known = _known.get(field[0])
+        meaning = meaning_of(field[0]) if known is None else known
         if meaning:
             if meaning == CONNECTION:
                 named.update([word.strip().lower() for word in field[1].split(b",")])
             if meaning <= CONNECTION:
                 continue
             if meaning == TYPE:
-                is_stream = field[1].partition(b";")[0].strip().lower() == EVENT_STREAM
+                is_stream = is_event_stream(field[1])
             elif meaning == BUFFERING:
                 says_buffering = True
             elif meaning == LENGTH or field[1].strip().lower() not in (b"", b"identity"):
@@ -179,7 +181,13 @@ def passed_on(head: Head, own: Iterable[Field]) -> tuple[Head, bool]:
     if is_stream and not says_buffering:
         kept.append(UNBUFFERED)
     kept += own
-    return new_tuple(Head, (head.status, head.reason, kept)), is_stream and is_plain
+    return new_record(Head, (item(head, 0), item(head, 1), kept)), is_stream and is_plain
+
+
+def is_event_stream(media_type: bytes) -> bool:
+    """True for a Content-Type that says events."""
+    known = PLAIN_TYPES.get(media_type)
+    return media_type.partition(b";")[0].strip().lower() == EVENT_STREAM if known is None else known
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 cimport cython
 
+from iop_fast._hot.records cimport new_record
+
 
 @cython.final
 cdef class FieldTable:

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
 
+from iop_fast._hot.records import new_record
+
 Field = tuple[bytes, bytes]
 
 BEARER = b"Bearer "
@@ -89,10 +91,6 @@ class MissingProviderToken(Exception):
     """The header that brings the provider token is missing or empty where it is required, or stands twice."""
 
 
-# A NamedTuple's own constructor is a Python function and costs several times as much.
-new_tuple = tuple.__new__
-
-
 class CallerFields(NamedTuple):
     """A request's fields: `passed` go on to the provider as they came, `marked` have a meaning here."""
 
@@ -134,7 +132,7 @@ class FieldTable:
                 passed.append(field)
             if meaning != PRIVATE:
                 marked.append((meaning, field[1]))
-        return new_tuple(CallerFields, (passed, marked))
+        return new_record(CallerFields, (passed, marked))
 
     def _learn(self, name: bytes) -> int:
         meaning = self._meanings.get(name)

@@ -2,6 +2,9 @@
 
 cimport cython
 
+from iop_fast._hot.records cimport item
+from iop_fast._hot.text cimport part, replaced
+
 
 @cython.final
 cdef class ByteBudget:
@@ -21,7 +24,7 @@ cdef class Body:
     cpdef append(self, piece)
     cdef _append_to_blocks(self, piece)
     cdef _growing_block(self)
-    @cython.locals(first="Py_ssize_t", last="Py_ssize_t", base="Py_ssize_t")
+    @cython.locals(first="Py_ssize_t", last="Py_ssize_t", base="Py_ssize_t", size="Py_ssize_t")
     cpdef bytes slice(self, Py_ssize_t start, Py_ssize_t end)
     cpdef drop(self)
 

@@ -11,8 +11,11 @@ Who opens a body drops it, exactly once and in every outcome; `drop` may be call
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from iop_fast._hot.records import item
+from iop_fast._hot.text import part, replaced
 
 BLOCK_BYTES = 1024 * 1024
 RESERVED_BYTES_MAX = 1024 * 1024
@@ -117,7 +120,7 @@ class Body:
             base = first * BLOCK_BYTES
             block = self._blocks[first]
             if isinstance(block, bytes):
-                return block[start - base : end - base]
+                return part(block, start - base, min(end - base, len(block)))
             return bytes(memoryview(block)[start - base : end - base])
         parts = []
         for index in range(first, last + 1):
@@ -157,8 +160,11 @@ class Edit(NamedTuple):
     text: bytes
 
 
-def apply_edits(text: bytes, edits: Iterable[Edit]) -> bytes:
+def apply_edits(text: bytes, edits: Sequence[Edit]) -> bytes:
     """Return a short body with its edits made."""
+    if len(edits) == 1:
+        edit = edits[0]
+        return replaced(text, item(edit, 0), item(edit, 1), item(edit, 2))
     parts = []
     at = 0
     for start, end, replacement in edits:

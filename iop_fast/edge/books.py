@@ -112,7 +112,8 @@ class Books:
         self.count(outcome)
         self._measure(record, now_ns)
         state = ""
-        if record.was_seen and record.request.surface.is_metered:
+        # Of what no provider can have seen, nothing was used.
+        if (record.is_sent or record.is_taken) and record.request.surface.is_metered:
             state = usage_state(outcome == SUCCESS, record.usage)
             provider = (record.node_id, record.provider_id)
             self.usage.book(
@@ -157,7 +158,7 @@ class Books:
         self.access.put(self._render("request", fields))
 
 
-def access_fields(record: Record, usage_state: str, now_ns: int) -> dict[str, object]:
+def access_fields(record: Record, state: str, now_ns: int) -> dict[str, object]:
     """Put together the fields of an access line."""
     request, reply, began_ns = record.request, record.reply, record.began_ns
     outcome, usage = record.outcome, record.usage
@@ -181,8 +182,8 @@ def access_fields(record: Record, usage_state: str, now_ns: int) -> dict[str, ob
     }
     if record.head_ns:
         fields["ttfb_ms"] = (record.head_ns - began_ns) // NS_PER_MS
-    if usage_state:
-        fields["usage"] = usage_state
+    if state:
+        fields["usage"] = state
     if usage is not None:
         fields["prompt_tokens"], fields["completion_tokens"], fields["cached_tokens"] = usage
     return fields

@@ -9,22 +9,20 @@ value of its field `model` is replaced, as it is; a generation policy has no par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import orjson
 
+from iop_fast._hot.records import new_record
 from iop_fast.config.schema import Generation
-from iop_fast.edge.body import Edit
+from iop_fast.edge.body import Body, Edit
 
 # A JSON number longer than this is a limit that no model has; it is replaced unread.
 NUMBER_BYTES_MAX = 32
 
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", *PENALTIES, "seed")
-
-# A NamedTuple's own constructor is a Python function and costs several times as much.
-new_tuple = tuple.__new__
 
 
 class Parameters(NamedTuple):
@@ -63,16 +61,15 @@ class Spans(Protocol):
 
 
 def plan_edits(
-    spans: Spans, text_at: Callable[[int, int], bytes], served: bytes, path: bytes, policy: Generation | None
+    spans: Spans, body: Body, served: bytes, path: bytes, policy: Generation | None
 ) -> tuple[Sequence[Edit], Sequence[str]]:
     """Return what must change for a provider that calls the model `served`, which is JSON text, or the name itself for
-    a form: edits in order of their place, and the names of the fields that were lowered to a ceiling. `text_at` reads a
-    part of the body."""
-    edits = model_edits(spans, text_at, served)
+    a form: edits in order of their place, and the names of the fields that were lowered to a ceiling."""
+    edits = model_edits(spans, body, served)
     if policy is None:
         return edits, ()
     parameters = PARAMETERS.get(path, NO_PARAMETERS)
-    clamps = clamp_edits(spans, text_at, policy, parameters)
+    clamps = clamp_edits(spans, body, policy, parameters)
     edits += clamps.values()
     inserted = default_members(spans, policy, parameters)
     if inserted:
@@ -81,16 +78,14 @@ def plan_edits(
     return sorted(edits), tuple(clamps)
 
 
-def model_edits(spans: Spans, text_at: Callable[[int, int], bytes], served: bytes) -> list[Edit]:
+def model_edits(spans: Spans, body: Body, served: bytes) -> list[Edit]:
     """Return the edit that names the served model, none when the body says exactly that."""
     start, end = spans.model_span
-    is_there = end - start == len(served) and text_at(start, end) == served
-    return [] if is_there else [new_tuple(Edit, (start, end, served))]
+    is_there = end - start == len(served) and body.slice(start, end) == served
+    return [] if is_there else [new_record(Edit, (start, end, served))]
 
 
-def clamp_edits(
-    spans: Spans, text_at: Callable[[int, int], bytes], policy: Generation, parameters: Parameters
-) -> dict[str, Edit]:
+def clamp_edits(spans: Spans, body: Body, policy: Generation, parameters: Parameters) -> dict[str, Edit]:
     """Return by field the edits that lower a limit to the ceiling. What is no number is the provider's to refuse."""
     ceiling = policy.max_tokens_ceiling
     found: dict[str, Edit] = {}
@@ -98,7 +93,7 @@ def clamp_edits(
         return found
     for name in parameters.limits:
         span = spans.value_span(name)
-        if span is not None and is_above(text_at(span[0], min(span[1], span[0] + NUMBER_BYTES_MAX + 1)), ceiling):
+        if span is not None and is_above(body.slice(span[0], min(span[1], span[0] + NUMBER_BYTES_MAX + 1)), ceiling):
             found[name] = Edit(span[0], span[1], b"%d" % ceiling)
     return found
 

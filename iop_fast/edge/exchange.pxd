@@ -3,6 +3,9 @@
 cimport cython
 
 from iop_fast._hot.ages cimport AgeList
+from iop_fast._hot.records cimport item
+from iop_fast._hot.text cimport decimal
+from iop_fast.edge.answers cimport own_fields
 from iop_fast.edge.body cimport Body
 from iop_fast.edge.record cimport Record
 from iop_fast.edge.reply cimport Reply
@@ -11,6 +14,7 @@ from iop_fast.edge.tunnel cimport Request, Upload
 from iop_fast.edge.usage cimport believable
 
 cdef object RECEIVING, QUEUED, DISPATCHED, STREAMING, CANCELLING, DONE
+cdef int RUN_OK
 cdef object SUBMITTED, GRANTED, READMITTED, ANSWERED, ABANDONED, FINISHED
 cdef long long NO_HANDLE, NS_PER_MS
 

@@ -46,6 +46,8 @@ from iop_fast._core.scan import BodyScan
 from iop_fast._core.wait_queue import Waiter
 from iop_fast._hot.ages import AgeList
 from iop_fast._hot.frames import FrameError
+from iop_fast._hot.records import item
+from iop_fast._hot.text import decimal
 from iop_fast.edge.ages import NO_HANDLE
 from iop_fast.edge.answers import own_fields, passed_on
 from iop_fast.edge.auth import Field
@@ -78,6 +80,7 @@ from iop_fast.wire.runtime_pb2 import RunEnd
 
 RECEIVING, QUEUED, DISPATCHED, STREAMING, CANCELLING, DONE = State
 SUBMITTED, GRANTED, READMITTED, ANSWERED, ABANDONED, FINISHED = Event
+RUN_OK = RunEnd.OK
 
 log = logs.get(__name__)
 
@@ -104,7 +107,7 @@ class Exchange(Record):
     )
 
     def __init__(self, edge: EdgeState, request: Request, downstream: Downstream) -> None:
-        super().__init__(request, Reply(downstream, request.cors), edge.clock.now_ns())
+        self._begin_record(request, Reply(downstream, request.cors), edge.clock.now_ns())
         self._edge = edge
         self._state = RECEIVING
         self._body: Body | None = None
@@ -343,8 +346,8 @@ class Exchange(Record):
                 self._drop_sent_body()
             if end is not None:
                 self._link = None  # the run is over: the session has it no more
-                self.usage = believable(end.usage)
-                self.is_sent = end.status not in UNSEEN_ENDS
+                self.usage = believable(item(end, 2))
+                self.is_sent = item(end, 0) not in UNSEEN_ENDS
             self._take_answer(head, data, end)
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("answer", error)
@@ -418,12 +421,12 @@ class Exchange(Record):
             self._renew_window()
 
     def _is_whole(self, head: Head | None, end: End) -> bool:
-        return end.status == RunEnd.OK and (head is not None or self._state is STREAMING)
+        return item(end, 0) == RUN_OK and (head is not None or self._state is STREAMING)
 
     def _is_in_order(self, head: Head | None, data: list[bytes]) -> bool:
         """An answer is one final head and then data; what a Node sends otherwise is no answer."""
         if head is not None:
-            return self._state is DISPATCHED and 200 <= head.status <= 599
+            return self._state is DISPATCHED and 200 <= item(head, 0) <= 599
         return self._state is STREAMING or not data
 
     def _take_bad_end(self, end: End) -> None:
@@ -438,7 +441,7 @@ class Exchange(Record):
     def _begin_answer(self, head: Head, data: list[bytes], is_whole: bool) -> bool:
         """Send the head and what came with it; False, with nothing sent, for a head that cannot be written."""
         request = self.request
-        own = own_fields(request.id, request.surface.dialect, head.headers, self.clamped)
+        own = own_fields(request.id, request.surface.dialect, item(head, 2), self.clamped)
         own += self._route()
         passed, takes_event = passed_on(head, own)
         try:
@@ -458,7 +461,7 @@ class Exchange(Record):
         runtime = self._runtime
         if not self.provider_id or not runtime.exposes_route:
             return []
-        queue_ms = b"%d" % (self.queue_ns // NS_PER_MS)
+        queue_ms = decimal(self.queue_ns // NS_PER_MS)
         return [*runtime.routes.get((self.node_id, self.provider_id), ()), (b"x-iop-queue-ms", queue_ms)]
 
     def _renew_window(self) -> None:

@@ -118,11 +118,6 @@ def is_normalized(adapter_type: str) -> bool:
     return adapter_type in NORMALIZED_TYPES
 
 
-def is_supported(abilities: Iterable[int], needs: int) -> bool:
-    """True when at least one provider can everything that is needed."""
-    return any(can & needs == needs for can in abilities)
-
-
 def missing_names(abilities: Iterable[int], needs: int) -> list[str]:
     """Name what makes `needs` unsupported: the bits that no provider has, or all of them when only the combination is
     too much for each."""

@@ -40,6 +40,10 @@ class Record:
     )
 
     def __init__(self, request: Request, reply: Reply, began_ns: int) -> None:
+        self._begin_record(request, reply, began_ns)
+
+    def _begin_record(self, request: Request, reply: Reply, began_ns: int) -> None:
+        """Be empty: what `__init__` does, for a subclass that is made for every request."""
         self.request = request
         self.reply = reply
         self.model = ""
@@ -59,8 +63,3 @@ class Record:
         self.bytes_in = 0
         self.clamped: Sequence[str] = ()
         self.usage: Usage | None = None
-
-    @property
-    def was_seen(self) -> bool:
-        """True when a provider may have seen the request."""
-        return self.is_sent or self.is_taken

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from iop_fast._core.multipart import FormScan
 from iop_fast._core.scan import BodyScan, ScanError
 from iop_fast.edge.body import Body, BodyTooLarge, BudgetExhausted
-from iop_fast.edge.needs import NORMALIZED, is_supported, missing_names
+from iop_fast.edge.needs import NORMALIZED, missing_names
 from iop_fast.edge.normalized.limits import tunnel_needs
 from iop_fast.edge.outcomes import RequestRefused, Verdict
 from iop_fast.edge.routes import Surface
@@ -39,6 +41,14 @@ def needs_of(entry: ModelEntry, surface: Surface, scan: BodyScan | FormScan, bod
         words = f"no provider of the model {entry.id!r} supports {missing}"
         raise RequestRefused(Verdict(Failure.UNSUPPORTED_BY_MODEL, words))
     return needs
+
+
+def is_supported(abilities: Iterable[int], needs: int) -> bool:
+    """True when at least one provider can everything that is needed."""
+    for can in abilities:  # noqa: SIM110 - a loop of C integers; any() makes a generator
+        if can & needs == needs:
+            return True
+    return False
 
 
 def unknown_model(runtime: Runtime, model: str) -> Verdict:

@@ -2,6 +2,10 @@
 
 cimport cython
 
+from iop_fast._hot.text cimport part
+
+cdef Py_ssize_t TAIL_BYTES
+
 
 @cython.final
 cdef class Reply:

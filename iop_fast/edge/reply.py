@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from iop_fast._hot.text import part
 from iop_fast.edge import answers
 from iop_fast.edge.auth import Field
 from iop_fast.edge.outcomes import Verdict
@@ -98,8 +99,10 @@ class Reply:
         self.bytes_out += count
         self.owed += count
         if self._takes_event and count:
-            last = data[-1] if len(data[-1]) >= TAIL_BYTES else self._tail + b"".join(data)
-            self._tail = last[-TAIL_BYTES:]
+            last = data[len(data) - 1]
+            if len(last) < TAIL_BYTES:
+                last = self._tail + b"".join(data)
+            self._tail = part(last, max(len(last) - TAIL_BYTES, 0), len(last))
 
     def refuse(
         self,

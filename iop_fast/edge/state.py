@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from iop_fast._core.admission import Plan
 from iop_fast._hot.ages import AgeList
+from iop_fast._hot.text import part
 from iop_fast.edge.body import ByteBudget
 from iop_fast.edge.books import Books
 from iop_fast.edge.gate import NS_PER_MS, Gate
@@ -21,6 +22,10 @@ from iop_fast.seams import Clock, EdgeRun, RunOpening, TunnelRequest
 
 if TYPE_CHECKING:
     from iop_fast.edge.exchange import Exchange
+
+# Hexadecimal digits of a request's id, and how many ids are drawn at a time.
+ID_SIZE = 32
+IDS_DRAWN = 64
 
 
 def system_time() -> int:
@@ -91,6 +96,8 @@ class EdgeState:
     """The references of one running Edge."""
 
     __slots__ = (
+        "_id_at",
+        "_ids",
         "_random",
         "books",
         "budget",
@@ -133,6 +140,9 @@ class EdgeState:
         if keep_alive_ms:
             self.quiet = AgeList(clock, keep_alive_ms * NS_PER_MS, keep_alive)
         self._random = random
+        # Ids that were drawn and not used: one draw for many of them costs what one id did.
+        self._ids = b""
+        self._id_at = 0
 
     @property
     def counters(self) -> dict[str, int]:
@@ -145,7 +155,12 @@ class EdgeState:
 
     def new_request_id(self) -> bytes:
         """Return a fresh value for `x-request-id`: 32 hex digits."""
-        return self._random.getrandbits(128).to_bytes(16, "big").hex().encode()
+        at = self._id_at
+        if at == len(self._ids):
+            self._ids = self._random.randbytes(IDS_DRAWN * ID_SIZE // 2).hex().encode()
+            at = 0
+        self._id_at = at + ID_SIZE
+        return part(self._ids, at, at + ID_SIZE)
 
     def swap(self, runtime: Runtime, is_reported_up: Callable[[Key], bool]) -> None:
         """Take over a new Runtime with the plan that it makes of the Nodes' reports of now."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from iop_fast._core.multipart import FormScan
 from iop_fast._core.scan import BodyScan
+from iop_fast._hot.records import new_record
 from iop_fast.edge.auth import Field, Principal
 from iop_fast.edge.body import Body, EditedBody, apply_edits
 from iop_fast.edge.edits import Spans, plan_edits
@@ -18,16 +19,13 @@ from iop_fast.wire.options import PIECE_BYTES
 if TYPE_CHECKING:
     from iop_fast.edge.state import RunLink
 
-# A NamedTuple's own constructor is a Python function and costs several times as much.
-new_tuple = tuple.__new__
-
 
 class Request:
     """A request for a tunnel as its head says it. `passed` are the fields that go on to the provider, `forwarded` is
     the provider token that goes with them, if any, `cors` what every answer says to a browser. `boundary` is that of a
-    body that is a form."""
+    body that is a form, `target` the path with its query."""
 
-    __slots__ = ("boundary", "cors", "forwarded", "head", "id", "passed", "principal", "surface")
+    __slots__ = ("boundary", "cors", "forwarded", "head", "id", "method", "passed", "principal", "surface", "target")
 
     def __init__(
         self,
@@ -48,10 +46,23 @@ class Request:
         self.forwarded = forwarded
         self.cors = cors
         self.boundary = boundary
+        self.method = head.method
+        self.target = b"%b?%b" % (head.path, head.query) if head.query else head.path
 
     def again(self, id: bytes, head: RequestHead) -> Request:
         """Return another request with the same head but for its content_length."""
-        return Request(id, self.surface, head, self.passed, self.principal, self.forwarded, self.cors, self.boundary)
+        twin = Request.__new__(Request)
+        twin.id = id
+        twin.surface = self.surface
+        twin.head = head
+        twin.passed = self.passed
+        twin.principal = self.principal
+        twin.forwarded = self.forwarded
+        twin.cors = self.cors
+        twin.boundary = self.boundary
+        twin.method = self.method
+        twin.target = self.target
+        return twin
 
     def new_scan(self) -> BodyScan | FormScan:
         """Make the scan that reads a body of this kind."""
@@ -122,7 +133,7 @@ def prepare_tunnel(
     entry = runtime.models[model]
     served = entry.served[key]
     name = served.name.encode() if request.boundary else served.json
-    edits, clamped = plan_edits(scan, body.slice, name, request.surface.path, entry.generation)
+    edits, clamped = plan_edits(scan, body, name, request.surface.path, entry.generation)
     limit = min(PIECE_BYTES, runtime.run_window_bytes)
     first = apply_edits(body.slice(0, body.size), edits) if body.size <= limit else b""
     size = len(first)
@@ -131,13 +142,12 @@ def prepare_tunnel(
         upload = Upload(EditedBody(body, edits), runtime.run_window_bytes)
         first = upload.next_piece()
         size = upload.size
-    head = request.head
-    opening = new_tuple(
+    opening = new_record(
         TunnelRequest,
         (
             key[1],
-            head.method,
-            b"%b?%b" % (head.path, head.query) if head.query else head.path,
+            request.method,
+            request.target,
             provider_fields(request, runtime),
             first,
             upload is None or upload.is_complete,

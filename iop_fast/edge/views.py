@@ -25,8 +25,9 @@ from iop_fast.edge.event_shapes import (
 from iop_fast.edge.exchange import Exchange
 from iop_fast.edge.gate import Gate
 from iop_fast.edge.links import Links
-from iop_fast.edge.needs import NAMES, is_supported
+from iop_fast.edge.needs import NAMES
 from iop_fast.edge.normalized.run import NormalizedRun
+from iop_fast.edge.refusals import is_supported
 from iop_fast.edge.runtime import Key
 from iop_fast.edge.state import EdgeState
 from iop_fast.seams import EdgeRun

@@ -19,7 +19,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from iop_fast._hot.text import breaks_line, chunk_line, decimal
+from iop_fast._hot.records import item
+from iop_fast._hot.text import Block
 from iop_fast.seams import Head
 
 if TYPE_CHECKING:
@@ -51,6 +52,11 @@ KNOWN_NAMES_MAX = 1024
 KNOWN_NAME_BYTES_MAX = 64
 # By name as it was given: its meaning or, for all others, what its line begins with.
 _known: dict[bytes, int | bytes] = dict(_MEANING)
+# What the fields of a head say beside its length.
+HAS_DATE, ASKS_CLOSE = 1, 2
+
+# Where heads are written: one for all answers, since nothing else runs while one is.
+_written = Block()
 
 
 def _learn(name: bytes) -> int | bytes:
@@ -61,11 +67,6 @@ def _learn(name: bytes) -> int | bytes:
     if len(name) <= KNOWN_NAME_BYTES_MAX and len(_known) < KNOWN_NAMES_MAX:
         _known[name] = known
     return known
-
-
-def length_line(length: int) -> bytes:
-    """Return the Content-Length field between line ends."""
-    return b"\r\nContent-Length: " + decimal(length) + b"\r\n"
 
 
 class Answer:
@@ -120,16 +121,16 @@ class Answer:
         size = 0
         for piece in pieces:
             size += len(piece)
+        _written.clear()
         if head is not None:
             assert self._framing == UNDECIDED, "the answer's head was sent already"
-            parts = [self._make_head(connection, head, size, end)]
+            self._write_head(connection, head, size, end)
         else:
             assert self._framing != UNDECIDED, "the answer's head comes first"
-            parts = []
-        if not self._add_body(parts, pieces, size, end):
+        block = self._frame(pieces, size, end)
+        if block is None:
             self._cut(connection)
             return
-        block = b"".join(parts)
         if block:
             connection.write(block)
         if end:
@@ -146,87 +147,89 @@ class Answer:
         self.detach()
         connection.on_answer_cut(self._framing == BY_CLOSE)
 
-    def _add_body(self, parts: list[bytes], pieces: Sequence[bytes], size: int, end: bool) -> bool:
-        """Add the framed pieces to `parts`; return False where they contradict the content-length."""
+    def _frame(self, pieces: Sequence[bytes], size: int, end: bool) -> bytes | None:
+        """Return what was written with the framed pieces behind it, None where they contradict the content-length."""
         framing = self._framing
+        last = b""
+        if framing == NO_BODY:
+            return _written.take()
         if framing == BY_CHUNKS:
             if size:
-                parts.append(chunk_line(size))
-                parts += pieces
-                parts.append(b"\r\n0\r\n\r\n" if end else b"\r\n")
+                _written.put_hexadecimal(size)
+                _written.put(b"\r\n")
+                last = b"\r\n0\r\n\r\n" if end else b"\r\n"
             elif end:
-                parts.append(LAST_CHUNK)
+                last = LAST_CHUNK
         elif framing == BY_LENGTH:
             self._left -= size
             if self._left < 0 or (end and self._left):
-                return False
-            parts += pieces
-        elif framing == BY_CLOSE:
-            parts += pieces
-        return True
+                return None
+        return _written.take_with(pieces if isinstance(pieces, list) else list(pieces), last)
 
-    def _make_head(self, connection: Peer, head: Head, size: int, end: bool) -> bytes:
-        """Decide the framing and render the head; raise ValueError, and change nothing, where it cannot be written."""
-        status = head.status
+    def _write_head(self, connection: Peer, head: Head, size: int, end: bool) -> None:
+        """Decide the framing and write the head; raise ValueError, and change nothing, where it cannot be written."""
+        status: int = item(head, 0)
         if not STATUS_MIN <= status <= STATUS_MAX:
             raise ValueError(f"status of an answer must be {STATUS_MIN} to {STATUS_MAX}, got {status}")
-        parts = [_STATUS_LINES[status - STATUS_MIN], head.reason]
-        length, has_date, asks_close = self._add_fields(parts, head.headers)
-        framing, left, line = self._decide_framing(status, length, size, end)
+        _written.put(_STATUS_LINES[status - STATUS_MIN])
+        _written.put_value(item(head, 1))
+        length, flags = self._write_fields(item(head, 2))
+        framing, left = self._decide_framing(status, length, size, end)
         if framing == BY_LENGTH and (size > left or (end and size < left)):
             raise ValueError(f"content-length of an answer is {left}, its body has {size} bytes")
-        keeps = framing != BY_CLOSE and not asks_close and connection.can_keep()
-        parts.append(line)
+        keeps = framing != BY_CLOSE and not flags & ASKS_CLOSE and connection.can_keep()
+        if framing == BY_CHUNKS:
+            _written.put(b"\r\nTransfer-Encoding: chunked\r\n")
+        elif left >= 0:
+            _written.put(b"\r\nContent-Length: ")
+            _written.put_number(left)
+            _written.put(b"\r\n")
+        else:
+            _written.put(b"\r\n")
         if not keeps:
-            parts.append(b"Connection: close\r\n")
+            _written.put(b"Connection: close\r\n")
         elif self._is_http10:
-            parts.append(b"Connection: keep-alive\r\n")
-        if not has_date:
-            parts.append(connection.date_line())
-        parts.append(b"\r\n")
+            _written.put(b"Connection: keep-alive\r\n")
+        if not flags & HAS_DATE:
+            _written.put(connection.date_line())
+        _written.put(b"\r\n")
         self._framing = framing
         self._left = left
         self._keeps = keeps
-        return b"".join(parts)
 
-    def _add_fields(self, parts: list[bytes], headers: list[tuple[bytes, bytes]]) -> tuple[int, bool, bool]:
-        """Add the answer's own fields to `parts`, which holds the status line: each what its line begins with, and its
-        value. Return the content-length or -1, whether there is a Date and whether the connection shall be closed."""
-        length = -1
-        has_date = asks_close = False
-        for name, value in headers:
-            known = _known.get(name)
+    def _write_fields(self, headers: list[tuple[bytes, bytes]]) -> tuple[int, int]:
+        """Write the answer's own fields behind the status line; return the content-length or -1, and what else they
+        say (HAS_DATE, ASKS_CLOSE)."""
+        length, flags, names = -1, 0, _known
+        for field in headers:
+            value = field[1]
+            known = names.get(field[0])
             if known is None:
-                known = _learn(name)
+                known = _learn(field[0])
             if type(known) is bytes:
-                parts.append(known)
-                parts.append(value)
+                _written.put(known)
+                # Whoever made the head could otherwise end it early and write an answer of its own.
+                _written.put_value(value)
             elif known == _LENGTH:
                 if length >= 0 or not value.isdigit():
                     raise ValueError(f"content-length of an answer must be one number, got {value!r}")
                 length = int(value)
             elif known == _DATE:
-                has_date = True
-                parts.append(b"\r\nDate: ")
-                parts.append(value)
-            elif known == _CONNECTION:
-                asks_close = asks_close or value.lower() == b"close"
-        # Whoever made the head could otherwise end it early and write an answer of its own (response splitting).
-        if breaks_line(parts, 1, 2):
-            raise ValueError("a header field or the reason phrase holds CR, LF or NUL")
-        return length, has_date, asks_close
+                flags |= HAS_DATE
+                _written.put(b"\r\nDate: ")
+                _written.put_value(value)
+            elif known == _CONNECTION and value.lower() == b"close":
+                flags |= ASKS_CLOSE
+        return length, flags
 
-    def _decide_framing(self, status: int, length: int, size: int, end: bool) -> tuple[int, int, bytes]:
-        """Return the framing, the bytes that have to come, and the header line that says so between line ends."""
+    def _decide_framing(self, status: int, length: int, size: int, end: bool) -> tuple[int, int]:
+        """Return the framing and the content-length that the head says, -1 for none."""
         if self._without_body or status == 204 or status == 304:
             if length < 0 and self._without_body and end and size:
                 length = size  # What a GET would have got.
-            line = length_line(length) if length >= 0 and status != 204 else b"\r\n"
-            return NO_BODY, 0, line
+            return NO_BODY, -1 if status == 204 else length
         if length < 0 and end:
             length = size
         if length >= 0:
-            return BY_LENGTH, length, length_line(length)
-        if self._is_http10:
-            return BY_CLOSE, 0, b"\r\n"
-        return BY_CHUNKS, 0, b"\r\nTransfer-Encoding: chunked\r\n"
+            return BY_LENGTH, length
+        return BY_CLOSE if self._is_http10 else BY_CHUNKS, -1

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from iop_fast import logs
 from iop_fast._hot.chunks import ChunkDecoder, ChunkError, PayloadTooLargeError
+from iop_fast._hot.text import part
 from iop_fast.edge.front.answer import CONTINUE, Answer
 from iop_fast.edge.front.head import ALLOWED, KnownHead, Refusal, asked_path, count_requests, find_head
 from iop_fast.edge.front.peer import BODY, CLOSED, CLOSING, DRAINING, HEAD, SERVING, Peer
@@ -271,10 +272,12 @@ class Connection(Peer):
         """Parse a request and open it; return False when its head is not whole or was refused."""
         buffer, front, known = self._buffer, self._front, self._known
         try:
-            size = known.match(buffer) if known is not None and type(buffer) is bytes else 0
-            if size and known is not None:
-                head = front.parser.recall(known, bytes(buffer))
-            else:
+            size = 0
+            if known is not None and type(buffer) is bytes:
+                size = known.match(buffer)
+                if size:
+                    head = front.parser.recall(known, buffer)
+            if not size:
                 size = find_head(buffer, self._scanned, front.limits)
                 if not size:
                     self._await_head(len(buffer))
@@ -289,7 +292,7 @@ class Connection(Peer):
             self._refuse(*self._too_large(), path=head.path)
             return False
         self._scanned = 0
-        self._open(head, bytes(buffer[size:]))
+        self._open(head, part(buffer, size, len(buffer)) if type(buffer) is bytes else bytes(buffer[size:]))
         return True
 
     def _await_head(self, scanned: int) -> None:
@@ -312,12 +315,12 @@ class Connection(Peer):
             return
         self._state = SERVING
         if length < len(rest):
-            self._keep(rest[length:])
+            self._keep(part(rest, length, len(rest)))
         receiver = front.service.open(head, answer)
         if answer.is_open:
             self._receiver = receiver
             if length:
-                receiver.on_body(rest[:length])
+                receiver.on_body(part(rest, 0, length))
             if answer.is_open:
                 receiver.on_body_complete()
 

@@ -3,6 +3,7 @@
 cimport cython
 
 from iop_fast._hot.fields cimport match_head, number_at, with_length
+from iop_fast._hot.records cimport new_record
 
 cdef int _HOST, _LENGTH, _CODING, _CONNECTION, _EXPECT, _DROPPED
 cdef dict _MEANING

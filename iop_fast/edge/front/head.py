@@ -19,6 +19,7 @@ import re
 import httptools
 
 from iop_fast._hot.fields import match_head, number_at, split_fields, with_length
+from iop_fast._hot.records import new_record
 from iop_fast.config.schema.front import HttpLimits
 from iop_fast.errors import Failure
 from iop_fast.seams import HeadMemo, RequestHead
@@ -168,9 +169,6 @@ LENGTH_SPELLINGS = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
 # A larger head is not remembered: an idle connection would keep it.
 KNOWN_HEAD_BYTES_MAX = 2048
 
-# A NamedTuple's own constructor is a Python function and costs several times as much.
-new_tuple = tuple.__new__
-
 
 class KnownHead:
     """A clean head but for the digits of its Content-Length: what a connection keeps of the request before.
@@ -257,7 +255,7 @@ class HeadParser:
             fields = self._apply_connection(self._connection, fields)
         elif self.is_http10:
             self.keep_alive = False
-        return new_tuple(RequestHead, (method, path, query, fields, content_length, HeadMemo()))
+        return new_record(RequestHead, (method, path, query, fields, content_length, HeadMemo()))
 
     def remember(self, block: bytes, head: RequestHead) -> KnownHead | None:
         """Return what tells the head parsed last when it comes again, None where that would cost too much."""

@@ -1,6 +1,8 @@
 """C types of opening.py."""
 
+from iop_fast._hot.records cimport new_record
+from iop_fast.edge.body cimport Body
 from iop_fast.edge.tunnel cimport Request, prepare_tunnel
 
 
-cpdef prepare_run(Request request, body, scan, model, runtime, tuple key, unix_time)
+cpdef prepare_run(Request request, Body body, scan, model, runtime, tuple key, unix_time)

@@ -14,6 +14,7 @@ import orjson
 
 from iop_fast._core.multipart import FormScan
 from iop_fast._core.scan import BodyScan
+from iop_fast._hot.records import new_record
 from iop_fast.config.schema import Generation
 from iop_fast.edge.body import Body
 from iop_fast.edge.edits import NO_PARAMETERS, PARAMETERS, clamp_edits, default_members
@@ -65,9 +66,6 @@ FORMS: Mapping[bytes, Form] = {
     EMBEDDINGS: Form(RunRequest.EMBEDDING, "input", frozenset({"model", "input", "stream", "encoding_format"})),
 }
 
-# A NamedTuple's own constructor is a Python function and costs several times as much.
-new_tuple = tuple.__new__
-
 
 class Opened(NamedTuple):
     """A request made ready: `upload` is what follows the opening, None when it holds all; `clamped` names the fields
@@ -85,7 +83,7 @@ def prepare_run(
     """Make a request ready for the provider `key`, as `runtime` says; raise RequestRefused."""
     if key not in runtime.normalized:
         opening, upload, clamped = prepare_tunnel(request, body, scan, scan.stream, model, runtime, key)
-        return new_tuple(Opened, (opening, upload, clamped, None))
+        return new_record(Opened, (opening, upload, clamped, None))
     assert isinstance(scan, BodyScan), "no form is asked of a provider that takes no tunnel"
     return prepare_normalized(request, body, scan, model, runtime, key, unix_time)
 
@@ -150,7 +148,7 @@ def parameters_of(
     members: list[bytes] = []
     if policy is not None:
         known = PARAMETERS.get(path, NO_PARAMETERS)
-        lowered = {name: edit.text for name, edit in clamp_edits(scan, body.slice, policy, known).items()}
+        lowered = {name: edit.text for name, edit in clamp_edits(scan, body, policy, known).items()}
         members += default_members(scan, policy, known)
     for name in scan.top_level_keys:
         if name in form.kept:

@@ -27,7 +27,7 @@ def edited(
     scan.finish()
     body = Body(ByteBudget(1 << 30), 1 << 30, None)
     body.append(content)
-    edits, clamped = plan_edits(scan, body.slice, orjson.dumps(served), path, policy)
+    edits, clamped = plan_edits(scan, body, orjson.dumps(served), path, policy)
     result = EditedBody(body, edits)
     text = result.piece(0, result.size)
     assert text == apply_edits(content, edits)

@@ -10,6 +10,7 @@ from iop_fast._core import scan
 from iop_fast.config.schema import ADAPTER_OF_TYPE
 from iop_fast.config.schema.fleet import ABILITIES_OF_ADAPTER, NORMALIZED_ABILITIES, Ability
 from iop_fast.edge import needs
+from iop_fast.edge.refusals import is_supported
 from iop_fast.edge.routes import (
     SURFACES,
     Dialect,
@@ -127,12 +128,12 @@ def test_what_the_file_says_a_provider_can() -> None:
 
 def test_what_is_missing_is_named() -> None:
     chat_tools = needs.SURFACE_CHAT | scan.FEATURE_TOOLS
-    assert needs.is_supported([needs.SURFACE_CHAT, chat_tools], chat_tools)
-    assert not needs.is_supported([needs.SURFACE_CHAT], chat_tools)
-    assert not needs.is_supported([], needs.SURFACE_CHAT)
+    assert is_supported([needs.SURFACE_CHAT, chat_tools], chat_tools)
+    assert not is_supported([needs.SURFACE_CHAT], chat_tools)
+    assert not is_supported([], needs.SURFACE_CHAT)
     assert needs.missing_names([needs.SURFACE_CHAT], chat_tools) == ["tools"]
     assert needs.missing_names([0], needs.SURFACE_CHAT) == ["/v1/chat/completions"]
     # Each is there, but no provider has both.
     apart = [needs.SURFACE_CHAT, needs.SURFACE_EMBEDDINGS | scan.FEATURE_TOOLS]
-    assert not needs.is_supported(apart, chat_tools)
+    assert not is_supported(apart, chat_tools)
     assert needs.missing_names(apart, chat_tools) == ["/v1/chat/completions", "tools"]

@@ -12,6 +12,7 @@ from iop_fast._core.scan import FEATURE_TOOLS
 from iop_fast.config.payload import NodePayload, RuntimeSettings
 from iop_fast.edge import needs
 from iop_fast.edge.auth import ForwardRule, Principal
+from iop_fast.edge.refusals import is_supported
 from iop_fast.edge.runtime import NEAR_CANDIDATES_MAX, Runtime
 from tests.unit.edge.exchange_world import provider_spec, runtime_of
 
@@ -116,11 +117,11 @@ def test_what_a_model_can_is_what_its_providers_can() -> None:
         {},
     )
     need = needs.SURFACE_CHAT | FEATURE_TOOLS
-    assert needs.is_supported(runtime.models["mixed"].abilities, need)
-    assert needs.is_supported(runtime.models["plain"].abilities, need)
-    assert needs.is_supported(runtime.models["mixed"].abilities, needs.SURFACE_CHAT | needs.LOGPROBS)
-    assert not needs.is_supported(runtime.models["plain"].abilities, needs.SURFACE_CHAT | needs.LOGPROBS)
-    assert not needs.is_supported(runtime.models["plain"].abilities, needs.SURFACE_RESPONSES)
+    assert is_supported(runtime.models["mixed"].abilities, need)
+    assert is_supported(runtime.models["plain"].abilities, need)
+    assert is_supported(runtime.models["mixed"].abilities, needs.SURFACE_CHAT | needs.LOGPROBS)
+    assert not is_supported(runtime.models["plain"].abilities, needs.SURFACE_CHAT | needs.LOGPROBS)
+    assert not is_supported(runtime.models["plain"].abilities, needs.SURFACE_RESPONSES)
     assert (runtime.models["mixed"].has_normalized, runtime.models["plain"].has_normalized) == (True, True)
     assert runtime.normalized == {("n1", "p")}
 
