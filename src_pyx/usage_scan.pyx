@@ -1,7 +1,8 @@
 """Where usage stands in a JSON document; the contract is in iop_fast/_hot/usage_scan.pyi.
 
 Strings are passed by memchr: an answer is one long string in a little JSON, and most of its bytes cost a fraction of
-an instruction. The next quote is looked for once and remembered, so a text full of escapes is not searched again and again.
+an instruction. The next quote is looked for once and remembered: a text full of escapes is not searched again and
+again.
 """
 
 cimport cython

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import aiohttp
 import yarl
 
+from iop_fast._hot.heads import end_to_end, has_field, line_text_size, write_request
+
 # RFC 9110, section 7.6.1, and what older software uses in the same sense.
 HOP_BY_HOP = frozenset(
     {
@@ -34,20 +36,18 @@ HOP_BY_HOP = frozenset(
 NOT_FORWARDED = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 # And of an answer that came in chunks: a length beside them means nothing (RFC 9112, section 6.3).
 NOT_OF_CHUNKED = HOP_BY_HOP | {b"content-length"}
+CODINGS = frozenset({b"transfer-encoding"})
 # A request that carries one of these was given it for exactly this provider; the caller's own never come this far.
 CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key"})
 
 # RFC 9110, section 8.6: a request of another method says the length of a body that it does not have.
 METHODS_WITHOUT_BODY = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
-# RFC 9110, section 5.6.2.
-TOKEN_BYTES = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 TARGET = re.compile(rb"/[\x21-\x22\x24-\x7e]*")
 ROOT = re.compile(r"(?:/[\x21-\x22\x24-\x3e\x40-\x7e]*)?")
 VERSION_SEGMENT = re.compile(r"v[0-9]+[a-z0-9]*")
 # What an answer's head may hold in all; it travels in one frame.
 HEAD_BYTES_MAX = 256 * 1024
-FIELD_FORBIDDEN = re.compile(rb"[\x00\r\n]")
 ERRNO_IN_TEXT = re.compile(r"\[Errno (\d+)\]")
 
 # Errors that mean this machine and not the backend.
@@ -112,19 +112,6 @@ def read_endpoint(text: str) -> Endpoint:
     return Endpoint(str(url.origin()), url.raw_host, port, url.scheme == "https", root, names_version)
 
 
-def end_to_end(fields: Sequence[Field], drop: frozenset[bytes] = HOP_BY_HOP) -> list[Field]:
-    """Return the fields that go past one connection: not in `drop`, which holds HOP_BY_HOP, nor named by Connection."""
-    names = [name.lower() for name, _ in fields]
-    if b"connection" in names:
-        drop = drop.union(
-            word.strip().lower()
-            for name, (_, value) in zip(names, fields, strict=True)
-            if name == b"connection"
-            for word in value.split(b",")
-        )
-    return [field for name, field in zip(names, fields, strict=True) if name not in drop]
-
-
 def request_fields(fields: Sequence[Field], key: str) -> list[tuple[str, str]]:
     """Return a request's fields as they go to a provider with a key of its own ("" for none).
 
@@ -140,24 +127,19 @@ def request_fields(fields: Sequence[Field], key: str) -> list[tuple[str, str]]:
 
 
 def request_head(
-    method: bytes, target: bytes, host: bytes, fields: Sequence[Field], key: str, body_bytes: int
+    method: bytes, target: bytes, host: bytes, fields: Sequence[Field], key: str, body_bytes: int, body: bytes = b""
 ) -> bytes:
     """Return a request's head with its fields byte for byte; raise ValueError for what no HTTP message can hold.
 
-    `key` is the provider's own, "" for none; it goes out unless the request carries credentials.
+    `key` is the provider's own, "" for none; it goes out unless the request carries credentials. `body` is what of the
+    body goes out with the head.
     """
     kept = end_to_end(fields, NOT_FORWARDED)
-    if key and CREDENTIALS.isdisjoint([name.lower() for name, _ in kept]):
+    if key and not has_field(kept, CREDENTIALS):
         kept.append((b"Authorization", b"Bearer " + key.encode()))
     if body_bytes or method not in METHODS_WITHOUT_BODY:
         kept.append((b"Content-Length", b"%d" % body_bytes))
-    names = [method, *[name for name, _ in kept]]
-    if not all(names) or b"".join(names).translate(None, TOKEN_BYTES):
-        raise ValueError("expected a method and field names that are tokens")
-    lines = [b": ".join(field) for field in kept]
-    if FIELD_FORBIDDEN.search(b"".join(lines)):
-        raise ValueError("a header field holds a line end or NUL")
-    return b"\r\n".join((b"%b %b HTTP/1.1\r\nHost: %b" % (method, target, host), *lines, b"", b""))
+    return write_request(method, target, host, kept, body)
 
 
 def as_text(value: bytes) -> str:
@@ -170,12 +152,8 @@ def as_text(value: bytes) -> str:
 
 def answer_fields(fields: Sequence[Field]) -> list[Field]:
     """Return an answer's fields as they go to the caller; raise ValueError for one that no HTTP message can hold."""
-    is_coded = b"transfer-encoding" in [name.lower() for name, _ in fields]
-    kept = end_to_end(fields, NOT_OF_CHUNKED if is_coded else HOP_BY_HOP)
-    text = b"".join([part for field in kept for part in field])
-    if FIELD_FORBIDDEN.search(text):
-        raise ValueError("a header field holds a line end or NUL")
-    if len(text) > HEAD_BYTES_MAX:
+    kept = end_to_end(fields, NOT_OF_CHUNKED if has_field(fields, CODINGS) else HOP_BY_HOP)
+    if line_text_size(kept) > HEAD_BYTES_MAX:
         raise ValueError(f"its head is over {HEAD_BYTES_MAX} bytes")
     return kept
 
