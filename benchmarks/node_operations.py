@@ -35,7 +35,7 @@ from iop_fast.wire import runtime_pb2 as pb
 from iop_fast.wire.payload import message_from_payload
 
 CONNECTIONS = 32
-COUNT = 50 * CONNECTIONS
+COUNT = 10 * CONNECTIONS
 WARM = 4 * CONNECTIONS
 
 BODY = b'{"model":"served","messages":[{"role":"user","content":"' + b"hello " * 60 + b'"}]}'
