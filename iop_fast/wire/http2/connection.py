@@ -187,6 +187,8 @@ class Connection(Life):
         kind = chunk[at + 3]
         flags = chunk[at + 4]
         stream_id = (chunk[at + 5] & 0x7F) << 24 | chunk[at + 6] << 16 | chunk[at + 7] << 8 | chunk[at + 8]
+        if self._state == NEW and chunk[at : at + 5] == b"HTTP/":
+            raise ProtocolError(frames.PROTOCOL_ERROR, "it speaks HTTP/1")
         if length > FRAME_BYTES_MAX:
             raise ProtocolError(frames.FRAME_SIZE_ERROR, "frame too large")
         if self._is_block_open and (kind != CONTINUATION or stream_id != self._block_id):
