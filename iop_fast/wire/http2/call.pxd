@@ -58,4 +58,4 @@ cdef class Call:
     cdef fail(self, int code, str text)
     cpdef end(self, status, str details)
     cdef _wake_reader(self)
-    cdef _wake_writer(self)
+    cdef _wake_writer(self, bint is_sent)

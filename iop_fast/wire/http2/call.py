@@ -122,7 +122,7 @@ class Call:
         self._last = b""  # what ends our side, while it waits
         self._is_ending = False
         self._is_ended = False
-        self._writer: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[bool] | None = None
 
     def __repr__(self) -> str:
         state = f"over, status {self.status}" if self.is_over else "open"
@@ -185,10 +185,10 @@ class Call:
     async def _sleep_writer(self) -> None:
         self._writer = self._peer.loop.create_future()
         try:
-            await self._writer
+            is_sent = await self._writer
         finally:
             self._writer = None
-        if self.is_over:
+        if not is_sent:
             raise ConnectionError(self.details or "the call is over")
 
     def _check_open(self) -> None:
@@ -305,7 +305,7 @@ class Call:
             self._message = None
         peer.put(pieces)
         if is_whole and not self.is_over:
-            self._wake_writer()
+            self._wake_writer(True)
             if self._last:
                 self._put_last()
 
@@ -502,7 +502,7 @@ class Call:
         self._last = b""
         self._parts = []
         self._wake_reader()
-        self._wake_writer()
+        self._wake_writer(False)
         self._peer.on_call_over(self)
         on_over, self.on_over = self.on_over, None
         if on_over is not None:
@@ -516,7 +516,7 @@ class Call:
         if reader is not None and not reader.done():
             reader.set_result(None)
 
-    def _wake_writer(self) -> None:
+    def _wake_writer(self, is_sent: bool) -> None:
         writer = self._writer
         if writer is not None and not writer.done():
-            writer.set_result(None)
+            writer.set_result(is_sent)
