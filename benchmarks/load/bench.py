@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -96,9 +96,10 @@ class Bench:
         assert isinstance(edge, Fleet)
         return edge
 
-    def start(self, names: list[str]) -> None:
+    async def start(self, names: list[str]) -> None:
         """Start what was asked for; what cannot be had is noted."""
         for name in names:
+            await asyncio.sleep(0)  # a run that is to end does so here
             if name == "direct":
                 self.subjects[name] = self.upstream
                 continue
@@ -268,12 +269,10 @@ def streams(target: Target, connections: int, **how: int | bool) -> Load:
 def spinners() -> Iterator[list[int]]:
     """Keep every core awake at idle priority: else a halted virtual CPU's wake-ups are billed to the subject."""
     code = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
-    running = []
-    for core in CORES:
-        process = subprocess.Popen([sys.executable, "-c", code])
-        os.sched_setaffinity(process.pid, {core})
-        running.append(process)
+    running: list[subprocess.Popen[bytes]] = []
     try:
+        for core in CORES:
+            running.append(proc.start([sys.executable, "-c", code], {core}, ends_by=signal.SIGKILL))
         yield [process.pid for process in running]
     finally:
         for process in running:
@@ -296,8 +295,8 @@ def log_sink(folder: Path) -> Iterator[None]:
         sink.close()
 
 
-@contextmanager
-def opened(names: list[str], plan: Plan) -> Iterator[Bench]:
+@asynccontextmanager
+async def opened(names: list[str], plan: Plan) -> AsyncIterator[Bench]:
     """A bench with these subjects up, ended with everything it has started."""
     with ExitStack() as stack:
         spinning = stack.enter_context(spinners())
@@ -306,7 +305,7 @@ def opened(names: list[str], plan: Plan) -> Iterator[Bench]:
         stack.enter_context(log_sink(folder))
         bench = Bench(folder, plan, spinning)
         stack.callback(bench.stop)
-        bench.start(names)
+        await bench.start(names)
         yield bench
 
 

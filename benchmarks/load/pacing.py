@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import heapq
 import os
 import time
 from collections import deque
@@ -41,7 +42,7 @@ class Metronome:
     """Calls back at start + k * interval, by a timerfd: the timers of event loops know milliseconds only."""
 
     def __init__(self, interval_ns: int, on_beats: Callable[[int], None]) -> None:
-        """`on_beats(number)` gets how many beats have fallen due since the last call."""
+        """`on_beats(number)` gets how many beats have fallen due since the last call; one beat alone for interval 0."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._interval_ns = interval_ns
         self._on_beats = on_beats
@@ -49,13 +50,13 @@ class Metronome:
         self._fd = self._libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_FLAGS)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
+        self._loop.add_reader(self._fd, self._on_readable)
 
     def start(self, first_ns: int) -> None:
-        """Beat from `first_ns` of the monotonic clock on."""
+        """Beat from `first_ns` of the monotonic clock on, and no more at what was set before."""
         spec = _Itimerspec(_spec(self._interval_ns), _spec(first_ns))
         if self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None):
             raise OSError(ctypes.get_errno(), "timerfd_settime failed")
-        self._loop.add_reader(self._fd, self._on_readable)
 
     def stop(self) -> None:
         """Beat no more."""
@@ -70,6 +71,33 @@ class Metronome:
         except BlockingIOError:  # a spurious wake-up
             return
         self._on_beats(beats)
+
+
+class Alarm:
+    """Calls things at times of the monotonic clock, to some 50 us: one timerfd, set to the first of them."""
+
+    def __init__(self) -> None:
+        self._timer = Metronome(0, self._on_due)
+        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        self._number = 0
+
+    def at(self, due_ns: int, call: Callable[[], None]) -> None:
+        """Call at `due_ns`; things of one time in the order in which they came."""
+        is_first = not self._waiting or due_ns < self._waiting[0][0]
+        heapq.heappush(self._waiting, (due_ns, self._number, call))
+        self._number += 1
+        if is_first:
+            self._timer.start(due_ns)
+
+    def stop(self) -> None:
+        """Call nothing more."""
+        self._timer.stop()
+
+    def _on_due(self, beats: int) -> None:
+        while self._waiting and self._waiting[0][0] <= now_ns():
+            heapq.heappop(self._waiting)[2]()
+        if self._waiting:
+            self._timer.start(self._waiting[0][0])
 
 
 class OpenLoop(Generic[Connection]):

@@ -1,12 +1,68 @@
-"""What the operating system says of a process: CPU time, memory, open files. Linux's /proc."""
+"""Processes: starting them so that none outlives the run, and what Linux says of CPU time, memory, open files."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import subprocess
 import time
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 PROC = Path("/proc")
 _CPUCLOCK_SCHED = 2
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+STOP_LIMIT_S = 15.0
+
+
+def start(
+    command: list[str],
+    cores: set[int],
+    output: IO[bytes] | None = None,
+    environment: dict[str, str] | None = None,
+    folder: Path | None = None,
+    ends_by: signal.Signals = signal.SIGTERM,
+) -> subprocess.Popen[bytes]:
+    """Start a process on the given cores, as a group of its own: what a terminal sends reaches this program alone.
+
+    The kernel sends it `ends_by` when the thread that has started it ends, by whatever: call from the main thread.
+    """
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env={**os.environ, **(environment or {})},
+        process_group=0,
+        preexec_fn=partial(_prepare, cores, ends_by, os.getpid()),
+    )
+
+
+def _prepare(cores: set[int], ends_by: signal.Signals, parent: int) -> None:
+    os.sched_setaffinity(0, cores)  # before it makes threads, which inherit it
+    _LIBC.prctl(_PR_SET_PDEATHSIG, int(ends_by), 0, 0, 0)
+    if os.getppid() != parent:  # it has ended before it could be watched
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop(processes: list[subprocess.Popen[bytes]]) -> None:
+    """End processes and whatever is left of their groups."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:  # as it should be: it has left nobody behind
+            continue
 
 
 def cpu_ns(pid: int) -> int:

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -42,10 +43,11 @@ REST_S = 0.5
 async def run(options: argparse.Namespace) -> list[str]:
     """Run the scenarios, print as they end and keep what there is so far; return who has died."""
     plan = Plan(options.rounds, options.seconds, options.soak_minutes)
+    end_by_signals()
     began = time.monotonic()
     scenarios: dict[str, Any] = {}
     results: dict[str, Any] = {"run": about(options), "scenarios": scenarios}
-    with opened(options.subjects, plan) as bench:
+    async with opened(options.subjects, plan) as bench:
         results["run"]["versions"] |= {name: one.version for name, one in bench.subjects.items() if one.version}
         results["absent"] = bench.absent
         for name in options.scenarios:
@@ -156,11 +158,33 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
+def end_by_signals() -> None:
+    """Have the first signal unwind this task where it awaits next, and a second one end the process at once.
+
+    The kernel ends the subjects of a process that has ended (`proc.start`).
+    """
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def on_signal(number: int, frame: object) -> None:
+        if task.cancelling():
+            os._exit(128 + number)
+        task.cancel()
+        loop.call_soon_threadsafe(lambda: None)  # wakes it
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+
+
 def main() -> None:
     """Parse the arguments, run, print and store."""
     options = parsed()
     os.setpriority(os.PRIO_PROCESS, 0, options.nice)  # what is started inherits it
-    if uvloop.run(run(options)):
+    try:
+        dead = uvloop.run(run(options))
+    except asyncio.CancelledError:
+        raise SystemExit("load: ended by a signal") from None
+    if dead:
         raise SystemExit(1)
 
 

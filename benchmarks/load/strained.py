@@ -36,11 +36,20 @@ A_SLOT = 1_000_000
 
 
 async def capacity_bound(bench: Bench) -> Result:
-    """A line that never empties: throughput beside what the slots allow, and whether service keeps the order."""
+    """A line that never empties: throughput beside what the slots allow, and whether service keeps the order.
+
+    What they allow is what as many connections get from the upstream itself in the same round (`direct`).
+    """
     result = Result(f"{SLOTS} slots of {WAIT_MS} ms, {SLOTS + WAITING} connections: the line is never empty", "request")
     slots = count()
+    peak_per_s = PEAK_PER_S
 
     async def slot(subject: Subject) -> Slot:
+        nonlocal peak_per_s
+        if subject is bench.upstream:
+            figures = await measured(bench, subject, closed(subject.wide, SLOTS, wait=WAIT_MS), 2.0, "request")
+            peak_per_s = figures["answers_per_s"]
+            return figures
         assert subject.narrow is not None
         sent: dict[int, int] = {}
         load = ClosedLoad(subject.narrow.port, SLOTS + WAITING, noting(subject.narrow, sent, next(slots) * A_SLOT))
@@ -50,10 +59,10 @@ async def capacity_bound(bench: Bench) -> Result:
         ]  # some of the slot before it came late
         order = order_kept(sent, served, ORDER_SLACK_NS)
         figures |= {"overtaken": float(order.overtaken), "overtaken_worst_ms": order.worst_ns / 1e6}
-        figures["of_peak"] = figures["answers_per_s"] / PEAK_PER_S
+        figures["of_peak"] = figures["answers_per_s"] / peak_per_s
         return figures
 
-    await bench.turns([name for name in LINED if name in bench.subjects], slot, result)
+    await bench.turns(["direct", *LINED], slot, result)
     result.missing |= {name: one.note for name, one in bench.subjects.items() if not one.has_line and one.note}
     return result
 
@@ -115,7 +124,7 @@ async def too_much(bench: Bench, title: str, make: Callable[[Target], Load]) -> 
         figures["errors"] = float(load.tally.errors - load.tally.statuses[subject.refusal])
         return figures
 
-    await bench.turns([name for name in REFUSING if name in bench.subjects], slot, result)
+    await bench.turns(REFUSING, slot, result)
     return result
 
 

@@ -23,7 +23,6 @@ CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else
 SUBJECT_CORE = {CORES[0]}
 OTHER_CORES = {CORES[-1]}
 READY_LIMIT_S = 30.0
-STOP_LIMIT_S = 15.0
 
 # What a narrow target runs at once, and how many may wait where the gateway has a line with a bound.
 SLOTS = 8
@@ -95,14 +94,7 @@ class Subject:
 
     def stop(self) -> None:
         """End the processes."""
-        for process in self.processes.values():
-            process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(STOP_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        proc.stop(list(self.processes.values()))
 
 
 def free_port() -> int:
@@ -121,15 +113,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a process on the given cores with its output in a file, in a folder where one is given."""
     with log.open("ab") as output:
-        return subprocess.Popen(
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **(environment or {})},
-            preexec_fn=partial(os.sched_setaffinity, 0, cores),  # before it makes threads, which inherit it
-        )
+        return proc.start(command, cores, output, environment, folder)
 
 
 def wait_for(check: Callable[[], bool], what: str, log: Path, limit_s: float = READY_LIMIT_S) -> None:

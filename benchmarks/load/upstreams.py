@@ -8,8 +8,8 @@ What to do stands in the request (see `asks`):
   event, then silence for ever.
 
 One uvloop process, no HTTP library: its own cost must not hide what is measured in front of it. Streams share a tick of
-1 ms, no timer each. `python -m benchmarks.load.upstreams PORT`; `GET /order` gives the K in the order of arrival and
-forgets them.
+1 ms, no timer each; answers after a while share a timerfd, since the loop's own timers round to milliseconds.
+`python -m benchmarks.load.upstreams PORT`; `GET /order` gives the K in the order of arrival and forgets them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import defaultdict
+from functools import partial
 from typing import cast
 
 import uvloop
 
 from benchmarks.load.asks import order_of
-from benchmarks.load.pacing import Metronome, now_ns
+from benchmarks.load.pacing import Alarm, Metronome, now_ns
 
 CHUNKS = 100
 CHUNK_INTERVAL_MS = 20
-TICK_NS = 1_000_000
+NS_PER_MS = 1_000_000
+TICK_NS = NS_PER_MS
 
 BODY = (
     b'{"id":"chatcmpl-bench","object":"chat.completion","created":1700000000,"model":"served","choices":[{"index":0,'
@@ -64,12 +66,13 @@ def event_chunk(sent_ns: int) -> bytes:
 
 
 class Upstream:
-    """What all connections share: the tick, and the order in which numbered requests came."""
+    """What all connections share: the tick, the alarm, and the order in which numbered requests came."""
 
     def __init__(self) -> None:
         self.served: list[int] = []
         self._due: defaultdict[int, list[PacedStream]] = defaultdict(list)
         self._tick = 0
+        self.alarm = Alarm()
         self._metronome = Metronome(TICK_NS, self._on_beats)
         self._metronome.start(now_ns() + TICK_NS)
 
@@ -167,7 +170,7 @@ class UpstreamConnection(asyncio.Protocol):
             content = answer(BODY % (b"served:%d;" % len(self._upstream.served)))
             self._upstream.served.append(order[b"n"])
         if b"wait" in order:
-            asyncio.get_running_loop().call_later(order[b"wait"] / 1000, self.write, content)
+            self._upstream.alarm.at(now_ns() + order[b"wait"] * NS_PER_MS, partial(self.write, content))
         else:
             self.write(content)
 

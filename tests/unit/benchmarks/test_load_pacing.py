@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.load.figures import percentile
-from benchmarks.load.pacing import Metronome, OpenLoop, now_ns
+from benchmarks.load.pacing import Alarm, Metronome, OpenLoop, now_ns
 
 MS = 1_000_000
 
@@ -128,5 +128,55 @@ def test_a_metronome_cannot_be_started_after_its_end() -> None:
         metronome.stop()
         with pytest.raises(OSError, match="timerfd_settime"):
             metronome.start(now_ns())
+
+    asyncio.run(work())
+
+
+def test_an_alarm_calls_in_order_and_never_before_the_time() -> None:
+    async def work() -> None:
+        alarm = Alarm()
+        called: list[str] = []
+        early: list[str] = []
+        done = asyncio.get_running_loop().create_future()
+        start = now_ns()
+
+        def at(name: str, after_ns: int) -> None:
+            def call() -> None:
+                called.append(name)
+                if now_ns() < start + after_ns:
+                    early.append(name)
+                if name == "last":
+                    done.set_result(None)
+                elif name == "second":
+                    at("made by a call", 4 * MS)
+
+            alarm.at(start + after_ns, call)
+
+        at("last", 9 * MS)
+        at("first", 3 * MS)
+        at("second", 3 * MS)
+        at("overdue", -MS)
+        try:
+            await asyncio.wait_for(done, 20)
+        finally:
+            alarm.stop()
+        assert called == ["overdue", "first", "second", "made by a call", "last"]
+        assert not early
+
+    asyncio.run(work())
+
+
+def test_a_stopped_alarm_calls_nothing() -> None:
+    async def work() -> None:
+        alarm = Alarm()
+        called: list[int] = []
+        alarm.at(now_ns() + MS, lambda: called.append(1))
+        alarm.stop()
+        other = Alarm()
+        passed = asyncio.get_running_loop().create_future()
+        other.at(now_ns() + 3 * MS, lambda: passed.set_result(None))
+        await asyncio.wait_for(passed, 20)
+        other.stop()
+        assert not called
 
     asyncio.run(work())
