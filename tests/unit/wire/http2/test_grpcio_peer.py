@@ -7,16 +7,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-import grpc
 import pytest
 import uvloop
-from grpc import aio
 
 from iop_fast.wire.grpcio.options import channel_options, server_options
 from iop_fast.wire.http2.call import Call
 from iop_fast.wire.http2.connection import Connection
 from iop_fast.wire.http2.limits import Limits
 from tests.unit.wire.http2.harness import echo
+
+import grpc  # isort: skip
+from grpc import aio  # isort: skip
 
 SIZES = (0, 1, 100, 16_384, 20_000, 128 * 1024, 1024 * 1024, 300_000)
 LIMIT_S = 30
@@ -115,6 +116,7 @@ def test_a_client_of_grpcio(run: Callable[..., Any]) -> None:
             assert await call.read() is aio.EOF
             assert await call.code() is grpc.StatusCode.OK
             await channel.close()
+            del call  # it holds the connection
             await until(lambda: server.connections[0].transport is None)
             assert server.connections[0].end_reason == ""
 

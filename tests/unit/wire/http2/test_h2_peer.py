@@ -37,9 +37,9 @@ class H2World:
         self.is_reading = True
         config = h2.config.H2Configuration(client_side=is_server, header_encoding=None)
         self.h2 = h2.connection.H2Connection(config)
-        if settings:
-            self.h2.local_settings = h2.settings.Settings(client=is_server, initial_values=settings)
         self.h2.initiate_connection()
+        if settings:
+            self.h2.update_settings(settings)
         self.ours = Connection(
             loop,
             Limits(),
