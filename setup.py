@@ -42,7 +42,7 @@ MODULES = {
     "iop_fast._hot.usage_scan": "src_pyx/usage_scan.pyx",
 }
 
-# Python modules of the Edge's hot path that are compiled too, with the C types in the .pxd beside each.
+# Python modules of the hot path of Edge and Node that are compiled too, with the C types in the .pxd beside each.
 TYPED = [
     "iop_fast.wire.http2.call",
     "iop_fast.wire.http2.connection",
@@ -72,6 +72,19 @@ TYPED = [
     "iop_fast.edge.front.peer",
     "iop_fast.edge.front.answer",
     "iop_fast.edge.front.connection",
+    "iop_fast.node.backends",
+    "iop_fast.node.relay",
+    "iop_fast.node.runs",
+    "iop_fast.node.tunnel",
+    "iop_fast.node.usage",
+    "iop_fast.node.adapters.http_client",
+    "iop_fast.node.adapters.http_rules",
+    "iop_fast.node.adapters.openai_compat",
+    "iop_fast.node.adapters.plain_answer",
+    "iop_fast.node.adapters.plain_pool",
+    "iop_fast.node.adapters.plain_run",
+    "iop_fast.node.adapters.upload",
+    "iop_fast.node.adapters.watchdog",
 ]
 
 DIRECTIVES = {

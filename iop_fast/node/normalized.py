@@ -27,7 +27,7 @@ from iop_fast._hot.frames import (
     encode_text,
     encode_tool_call,
 )
-from iop_fast.node.registry import Provider
+from iop_fast.node.backends import Provider
 from iop_fast.node.runs import Run, RunState, Table
 from iop_fast.node.tasks import TaskError, read_task
 from iop_fast.seams import End, RunAdapter, RunOpening

@@ -25,17 +25,16 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from iop_fast import logs
 from iop_fast.config.payload import AdapterSettings, NodePayload, ProviderPayload
-from iop_fast.node.adapters import Adapter, BrokenAdapter, Maker, Surroundings, TunnelAdapter
+from iop_fast.node.adapters import BrokenAdapter, Maker, Surroundings, TunnelAdapter
 from iop_fast.node.adapters.cli import make_cli
 from iop_fast.node.adapters.native import make_native
 from iop_fast.node.adapters.ollama import make_ollama
 from iop_fast.node.adapters.openai_compat import make_openai_compat
+from iop_fast.node.backends import Backend, Provider
 from iop_fast.node.health import Health, State
-from iop_fast.seams import RunAdapter, Upstream
 from iop_fast.wire import runtime_pb2 as pb
 
 log = logs.get(__name__)
@@ -56,70 +55,6 @@ MAKERS: Mapping[str, Maker] = {
 
 class RegistryError(Exception):
     """A payload cannot be applied as a whole; the text says why."""
-
-
-class Cuttable(Protocol):
-    """A run, as a backend knows it."""
-
-    def cut(self, detail: str) -> None:
-        """End now; `detail` is for people."""
-        ...
-
-
-class Backend:
-    """An adapter and the runs on it. `adapter` is None for one that is broken; `health` says why."""
-
-    __slots__ = ("_on_idle", "adapter", "health", "key", "runs")
-
-    def __init__(self, key: str, adapter: Adapter | None, health: Health) -> None:
-        self.key = key
-        self.adapter = adapter
-        self.health = health
-        self.runs: dict[Cuttable, None] = {}
-        self._on_idle: Callable[[], None] | None = None
-
-    def __repr__(self) -> str:
-        return f"<Backend {self.key[:8]} {self.health.state.name}, {len(self.runs)} runs>"
-
-    def enter(self, run: Cuttable) -> None:
-        """Note a run that starts; it must leave."""
-        self.runs[run] = None
-
-    def leave(self, run: Cuttable) -> None:
-        """Note that a run has ended."""
-        del self.runs[run]
-        if not self.runs and self._on_idle is not None:
-            on_idle, self._on_idle = self._on_idle, None
-            on_idle()
-
-    def when_idle(self, on_idle: Callable[[], None]) -> None:
-        """Call back once when the last run has left, at once if none is there."""
-        if self.runs:
-            self._on_idle = on_idle
-        else:
-            on_idle()
-
-    async def close(self) -> None:
-        """Close the adapter."""
-        self.health.close()
-        if self.adapter is not None:
-            await self.adapter.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """One provider of a registry. Of `upstream` and `run_adapter` it has the one that its adapter's kind has, and none
-    when its backend is broken."""
-
-    payload: ProviderPayload
-    backend: Backend
-    upstream: Upstream | None = None
-    run_adapter: RunAdapter | None = None
-
-    def state(self) -> pb.ProviderState:
-        """Return the state as the link says it."""
-        health = self.backend.health
-        return pb.ProviderState(provider_id=self.payload.id, state=health.state.value, reason=health.reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from collections.abc import Callable
 
 from iop_fast import logs
 from iop_fast._hot.frames import encode_end
+from iop_fast.node.backends import Provider
 from iop_fast.node.normalized import NormalizedRun
-from iop_fast.node.registry import Provider, Router
-from iop_fast.node.runs import Run
+from iop_fast.node.registry import Router
+from iop_fast.node.runs import Run, Table
 from iop_fast.node.traces import RunTrace, RunTraces
 from iop_fast.node.tunnel import TunnelRun
 from iop_fast.seams import End, RunOpening, TunnelRequest
@@ -34,11 +35,10 @@ TOO_LARGE = 413
 INPUT_BYTES_MAX = 32 * MIB
 
 
-class Relay:
+class Relay(Table):
     """The run table of one session; the run half of `dispatch_node`'s side.
 
-    Until `accept` every run is refused, and again after `refuse`. `window_bytes` is what each direction of a run starts
-    with. `traces` makes the runs' spans where tracing is on.
+    Until `accept` every run is refused, and again after `refuse`. `traces` makes the runs' spans where tracing is on.
     """
 
     __slots__ = (
@@ -49,9 +49,7 @@ class Relay:
         "_router",
         "_traces",
         "_unsaid",
-        "outbox",
         "runs",
-        "window_bytes",
     )
 
     def __init__(
@@ -63,8 +61,7 @@ class Relay:
         input_bytes_max: int = INPUT_BYTES_MAX,
         traces: RunTraces | None = None,
     ) -> None:
-        self.outbox = outbox
-        self.window_bytes = window_bytes
+        Table.__init__(self, outbox, window_bytes)
         self.runs: dict[int, Run] = {}
         self._router = router
         self._loop = loop

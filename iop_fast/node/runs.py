@@ -21,14 +21,11 @@ Ownership. The table (`Relay.runs`) holds a run from its opening frame to its en
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from enum import Enum
-from typing import Protocol
 
 from iop_fast import logs
 from iop_fast._hot.frames import encode_end, encode_taken, encode_window
-from iop_fast.node.registry import Provider
+from iop_fast.node.backends import Provider
 from iop_fast.node.traces import RunTrace
 from iop_fast.seams import End, RunHandle
 from iop_fast.wire import runtime_pb2 as pb
@@ -54,7 +51,7 @@ class RunEvent(Enum):
     ENDS = "end"  # the adapter's end, or the last that was held
 
 
-MOVES: Mapping[tuple[RunState, RunEvent], RunState] = {
+MOVES: dict[tuple[RunState, RunEvent], RunState] = {
     (RunState.RUNNING, RunEvent.STOPS): RunState.STOPPING,
     (RunState.RUNNING, RunEvent.ENDS_HELD): RunState.HELD,
     (RunState.RUNNING, RunEvent.ENDS): RunState.ENDED,
@@ -63,27 +60,35 @@ MOVES: Mapping[tuple[RunState, RunEvent], RunState] = {
 }
 
 
-class Table(Protocol):
-    """What a run knows of the relay that holds it."""
+RUNNING, HELD, STOPPING, ENDED = RunState
+STOPS, ENDS_HELD, ENDS = RunEvent
 
-    outbox: Outbox
-    window_bytes: int
+
+class Table:
+    """What a run knows of the relay that holds it, which is the one subclass and has what raises here: C classes know
+    no abstract methods. `window_bytes` is what each direction of a run starts with."""
+
+    __slots__ = ("outbox", "window_bytes")
+
+    def __init__(self, outbox: Outbox, window_bytes: int) -> None:
+        self.outbox = outbox
+        self.window_bytes = window_bytes
 
     def stop(self, run: Run, end: End) -> None:
         """Stop a run whatever its adapter does."""
-        ...
+        raise NotImplementedError
 
     def forget(self, run: Run) -> None:
         """Take out a run that has ended."""
-        ...
+        raise NotImplementedError
 
     def flush_soon(self, run: Run) -> None:
         """Call the run's `flush` once, when this turn of the loop is over."""
-        ...
+        raise NotImplementedError
 
 
-class Run(ABC):
-    """One run. What is said of UpstreamSink and RunSink alike is here."""
+class Run:
+    """One run. What is said of UpstreamSink and RunSink alike is here; what raises is its subclasses'."""
 
     __slots__ = (
         "_consumed_bytes",
@@ -105,7 +110,7 @@ class Run(ABC):
         self.trace: RunTrace | None = None
         self._table = table
         self._provider = provider
-        self._state = RunState.RUNNING
+        self._state = RUNNING
         # A started run as its adapter gave it: pause, resume and cancel are the same for both kinds.
         self._handle: RunHandle | None = None
         self._credit_bytes = table.window_bytes
@@ -126,7 +131,7 @@ class Run(ABC):
     @property
     def provider_id(self) -> str:
         """The provider that it runs on."""
-        return self._provider.payload.id
+        return self._provider.id
 
     @property
     def end_status(self) -> int:
@@ -143,38 +148,38 @@ class Run(ABC):
 
     # From the link.
 
-    @abstractmethod
     def feed(self, piece: bytes, complete: bool) -> None:
         """Take a piece of what is sent to the run; raise ValueError for one that the window does not allow."""
+        raise NotImplementedError
 
-    @abstractmethod
     def flush(self) -> None:
         """Send what was said in this turn of the loop (called by the table)."""
+        raise NotImplementedError
 
     def grant(self, byte_count: int) -> None:
         """Take credit for the answer."""
         self._credit_bytes += byte_count
         if not self._send_held():
             return
-        if self._state is RunState.HELD:
-            self._finish(RunEvent.ENDS)
-        elif self._is_paused and self._credit_bytes > 0 and self._state is RunState.RUNNING:
+        if self._state is HELD:
+            self._finish(ENDS)
+        elif self._is_paused and self._credit_bytes > 0 and self._state is RUNNING:
             self._is_paused = False
             if self._handle is not None:
                 self._handle.resume()
 
     def stop(self, end: End) -> None:
         """Stop the adapter; the run ends with `end` once it has let go. Idempotent, and too late is harmless."""
-        if self._state is RunState.HELD:
+        if self._state is HELD:
             self._drop_held()
             self._end = end
-            self._finish(RunEvent.ENDS)
-        elif self._state is RunState.RUNNING:
-            self._move(RunEvent.STOPS)
+            self._finish(ENDS)
+        elif self._state is RUNNING:
+            self._move(STOPS)
             self._drop_held()
             self._end = end
             if self._handle is None:  # it was not started, or its start raised
-                self._finish(RunEvent.ENDS)
+                self._finish(ENDS)
             else:
                 self._handle.cancel()
 
@@ -184,7 +189,7 @@ class Run(ABC):
 
     def _hold(self, handle: RunHandle) -> None:
         """Keep what the adapter's start returned; it may have said much already, and even its end."""
-        if self._state is RunState.ENDED:
+        if self._state is ENDED:
             return
         self._handle = handle
         if self._is_paused:
@@ -201,13 +206,13 @@ class Run(ABC):
 
     def on_taken(self) -> None:
         """See UpstreamSink. Nobody waits for this frame: with a fast provider it shares the answer's first message."""
-        if self._state is RunState.RUNNING:
+        if self._state is RUNNING:
             self._table.outbox.send_patient(self.run_id, encode_taken(self.run_id))
 
     def on_consumed(self, byte_count: int) -> None:
         """See UpstreamSink. Grants window when half of one is used and there is more to come."""
         self._consumed_bytes += byte_count
-        if self._is_body_complete or self._state is not RunState.RUNNING:
+        if self._is_body_complete or self._state is not RUNNING:
             return
         if self._consumed_bytes >= self._table.window_bytes // 2:
             self._table.outbox.send_control(encode_window(self.run_id, self._consumed_bytes))
@@ -216,27 +221,27 @@ class Run(ABC):
 
     def on_end(self, end: End) -> None:
         """See UpstreamSink."""
-        if self._state is RunState.STOPPING:
+        if self._state is STOPPING:
             assert self._end is not None, "a run that stops knows its end"
-            self._finish(RunEvent.ENDS)
-        elif self._state is RunState.RUNNING:
+            self._finish(ENDS)
+        elif self._state is RUNNING:
             self._end = end
             if self._send_held():
-                self._finish(RunEvent.ENDS)
+                self._finish(ENDS)
             else:
-                self._move(RunEvent.ENDS_HELD)
+                self._move(ENDS_HELD)
         else:
             log.error("run_ended_twice", run=self.run_id, state=self._state.value)
 
     # Passing on.
 
-    @abstractmethod
     def _send_held(self) -> bool:
         """Send what is held as far as the credit goes; True when nothing is left."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _drop_held(self) -> None:
         """Forget what is held."""
+        raise NotImplementedError
 
     def _pause_if_used_up(self) -> None:
         """Stop the adapter's reading once there is no credit."""
@@ -253,4 +258,5 @@ class Run(ABC):
         self._table.outbox.send_run(self.run_id, encode_end(self.run_id, self._end), bulk=False)
         self._provider.backend.leave(self)
         self._table.forget(self)
-        log.debug("run_ended", run=self.run_id, provider=self._provider.payload.id, status=self._end.status)
+        if log.is_debug:
+            log.debug("run_ended", run=self.run_id, provider=self._provider.id, status=self._end.status)

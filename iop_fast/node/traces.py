@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from iop_fast.node.adapters.http_backend import HttpBackend
-from iop_fast.node.registry import Provider
+from iop_fast.node.backends import Provider
 from iop_fast.seams import Clock, RunOpening, TunnelRequest
 from iop_fast.tracing import spans as names
 from iop_fast.tracing.context import Place, Sampler, find_place, read_place, renamed

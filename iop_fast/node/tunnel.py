@@ -9,7 +9,7 @@ from collections import deque
 
 from iop_fast import logs
 from iop_fast._hot.frames import encode_data, encode_head
-from iop_fast.node.registry import Provider
+from iop_fast.node.backends import Provider
 from iop_fast.node.runs import Run, RunEvent, RunState, Table
 from iop_fast.node.usage import UsageReader, usage_reader
 from iop_fast.seams import End, Head, TunnelRequest, Upstream, UpstreamRun
@@ -19,13 +19,19 @@ from iop_fast.wire.options import PIECE_BYTES
 log = logs.get(__name__)
 
 
+RUNNING = RunState.RUNNING
+
+# A NamedTuple's own constructor is a Python function and costs several times as much.
+new_tuple = tuple.__new__
+
+
 class TunnelRun(Run):
     """One tunnel. An UpstreamSink for its adapter."""
 
     __slots__ = ("_has_data", "_held", "_upstream_run", "_usage")
 
     def __init__(self, table: Table, run_id: int, provider: Provider, request: TunnelRequest) -> None:
-        super().__init__(table, run_id, provider, len(request.body), request.body_complete)
+        Run.__init__(self, table, run_id, provider, len(request.body), request.body_complete)
         self._upstream_run: UpstreamRun | None = None
         self._usage: UsageReader | None = None
         self._held: deque[memoryview] = deque()
@@ -45,7 +51,7 @@ class TunnelRun(Run):
     def feed(self, piece: bytes, complete: bool) -> None:
         """See Run. It counts as used when the adapter says so."""
         self._receive(piece, complete)
-        if self._state is RunState.RUNNING and self._upstream_run is not None:
+        if self._state is RUNNING and self._upstream_run is not None:
             self._upstream_run.feed(piece, complete)
 
     def flush(self) -> None:
@@ -53,34 +59,36 @@ class TunnelRun(Run):
 
     def on_head(self, head: Head) -> None:
         """See UpstreamSink."""
-        if self._state is RunState.RUNNING:
+        if self._state is RUNNING:
             self._usage = usage_reader(head)
             self._table.outbox.send_run(self.run_id, encode_head(self.run_id, head), bulk=False)
 
     def on_data(self, data: bytes) -> None:
         """See UpstreamSink."""
-        if self._state is not RunState.RUNNING or not data:
+        if self._state is not RUNNING or not data:
             return
+        size = len(data)
         if self._usage is not None:
             self._usage.feed(data)
-        if not self._held and len(data) <= self._credit_bytes and len(data) <= PIECE_BYTES:
-            self._send(data)  # fast path: nothing to hold or to cut
+        if not self._held and size <= self._credit_bytes and size <= PIECE_BYTES:
+            self._send(data, size)  # fast path: nothing to hold or to cut
         else:
             self._held.append(memoryview(data))
             self._send_held()
         self._pause_if_used_up()
 
-    def _send(self, piece: bytes | memoryview) -> None:
-        self._credit_bytes -= len(piece)
+    def _send(self, piece: bytes | memoryview, size: int) -> None:
+        self._credit_bytes -= size
         self._table.outbox.send_run(self.run_id, encode_data(self.run_id, piece), bulk=self._has_data)
         self._has_data = True
 
     def _send_held(self) -> bool:
         while self._held and self._credit_bytes > 0:
             held = self._held[0]
-            size = min(len(held), self._credit_bytes, PIECE_BYTES)
-            self._send(held[:size])
-            if size == len(held):
+            left = len(held)
+            size = min(left, self._credit_bytes, PIECE_BYTES)
+            self._send(held[:size], size)
+            if size == left:
                 self._held.popleft()
             else:
                 self._held[0] = held[size:]
@@ -91,6 +99,7 @@ class TunnelRun(Run):
 
     def _finish(self, event: RunEvent) -> None:
         if self._end is not None and self._end.usage is None and self._usage is not None:
-            self._end = self._end._replace(usage=self._usage.result())
-        super()._finish(event)
+            end = self._end
+            self._end = new_tuple(End, (end.status, end.detail, self._usage.result(), end.refusal_status))
+        Run._finish(self, event)
         self._upstream_run = None  # it holds this run as its sink

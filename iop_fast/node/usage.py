@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -35,35 +35,41 @@ EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 PLACES = (b"", b"response", b"message")
 
 # Our names, and where the APIs write them. The first spelling present counts.
-SPELLINGS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "prompt": (("prompt_tokens",), ("input_tokens",)),
-    "completion": (("completion_tokens",), ("output_tokens",)),
-    "cached": (("prompt_tokens_details", "cached_tokens"), ("input_tokens_details", "cached_tokens")),
-    "cache_read": (("cache_read_input_tokens",),),
-    "cache_created": (("cache_creation_input_tokens",),),
-}
+SPELLINGS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
+    ("prompt", (("prompt_tokens",), ("input_tokens",))),
+    ("completion", (("completion_tokens",), ("output_tokens",))),
+    ("cached", (("prompt_tokens_details", "cached_tokens"), ("input_tokens_details", "cached_tokens"))),
+    ("cache_read", (("cache_read_input_tokens",),)),
+    ("cache_created", (("cache_creation_input_tokens",),)),
+)
 
 
-class UsageReader(Protocol):
-    """Reads usage from one answer."""
+# A NamedTuple's own constructor is a Python function and costs several times as much.
+new_tuple = tuple.__new__
+
+
+class UsageReader:
+    """Reads usage from one answer. Its subclasses have what raises here: C classes know no abstract methods."""
+
+    __slots__ = ()
 
     def feed(self, data: bytes) -> None:
         """Take the next piece of the body."""
-        ...
+        raise NotImplementedError
 
     def result(self) -> Usage | None:
         """Return what was reported so far; None when nothing was."""
-        ...
+        raise NotImplementedError
 
 
 def usage_reader(head: Head) -> UsageReader | None:
     """Return a reader for an answer with this head, or None for one that reports no usage we can read."""
     content_type = b""
     for name, value in head.headers:
-        lower = name.lower()
-        if lower == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+        size = len(name)
+        if size == 16 and name.lower() == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
             return None
-        if lower == b"content-type":
+        if size == 12 and name.lower() == b"content-type":
             content_type = value.split(b";", 1)[0].strip().lower()
     if content_type == b"text/event-stream":
         return StreamUsage()
@@ -75,12 +81,15 @@ def usage_reader(head: Head) -> UsageReader | None:
 def numbers_of(usage: object) -> dict[str, int]:
     """Return the counts that one usage object reports, under our names; anything odd is left out."""
     found: dict[str, int] = {}
-    for name, spellings in SPELLINGS.items():
+    if not isinstance(usage, dict):
+        return found
+    for name, spellings in SPELLINGS:
         for path in spellings:
             value: Any = usage
             for key in path:
                 value = value.get(key) if isinstance(value, dict) else None
-            if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= COUNT_MAX:
+            # No bool, which is an int too.
+            if type(value) is int and 0 <= value <= COUNT_MAX:
                 found[name] = value
                 break
     return found
@@ -92,7 +101,7 @@ def usage_of(numbers: Mapping[str, int]) -> Usage | None:
         return None
     cache_read = numbers.get("cache_read", 0)
     prompt = numbers.get("prompt", 0) + cache_read + numbers.get("cache_created", 0)
-    return Usage(prompt, numbers.get("completion", 0), numbers.get("cached", 0) + cache_read)
+    return new_tuple(Usage, (prompt, numbers.get("completion", 0), numbers.get("cached", 0) + cache_read))
 
 
 def numbers_of_document(document: object) -> dict[str, int]:
@@ -117,7 +126,7 @@ def numbers_found(scan: UsageScan) -> dict[str, int]:
     return {}
 
 
-class DocumentUsage:
+class DocumentUsage(UsageReader):
     """Usage of an answer that is one JSON document."""
 
     __slots__ = ("_scan",)
@@ -134,7 +143,7 @@ class DocumentUsage:
         return usage_of(numbers_found(self._scan))
 
 
-class StreamUsage:
+class StreamUsage(UsageReader):
     """Usage of a text/event-stream (html.spec.whatwg.org, section 9.2.6): lines end by LF, CR or CRLF, an empty line
     ends an event, several `data` lines of one event are one document.
     """
@@ -152,6 +161,10 @@ class StreamUsage:
         """Take the next piece of the stream."""
         if self._scan is None and self._prefix == b"" and not self._skips_lf and self._take_whole(data):
             return
+        self._walk(data)
+
+    def _walk(self, data: bytes) -> None:
+        """Take a piece line by line."""
         position, size = 0, len(data)
         if self._skips_lf and size:
             self._skips_lf = False

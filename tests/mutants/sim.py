@@ -135,7 +135,7 @@ MUTANTS = [
     ),
     *mutants(
         "node/tunnel",
-        ("no credit is used up", "        self._credit_bytes -= len(piece)\n", ""),
+        ("no credit is used up", "        self._credit_bytes -= size\n", ""),
     ),
     *mutants(
         "node/normalized",
@@ -157,8 +157,8 @@ MUTANTS = [
         ("paused for ever", "                self._handle.resume()\n", "                pass\n"),
         (
             "what is held is lost at the end",
-            "            if self._send_held():\n                self._finish(RunEvent.ENDS)",
-            "            if True:\n                self._finish(RunEvent.ENDS)",
+            "            if self._send_held():\n                self._finish(ENDS)",
+            "            if True:\n                self._finish(ENDS)",
         ),
         (
             "no end is said",
@@ -168,7 +168,7 @@ MUTANTS = [
         (
             "a cancel is confirmed before it is done",
             "                self._handle.cancel()\n",
-            "                self._handle.cancel()\n                if self._state is RunState.STOPPING:\n                    self._finish(RunEvent.ENDS)\n",
+            "                self._handle.cancel()\n                if self._state is STOPPING:\n                    self._finish(ENDS)\n",
         ),
         (
             "no body window is granted",

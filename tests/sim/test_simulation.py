@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from iop_fast.edge.link import NodeLink
-from iop_fast.node.runs import Run, RunEvent
 from iop_fast.seams import End
+from iop_fast.wire import runtime_pb2 as pb
 from tests.sim.clients import Client
 from tests.sim.machines import WatchedGate
 from tests.sim.run import fault_names, run_batch
 from tests.sim.script import write_script
+from tests.sim.servers import SimRun
 from tests.sim.world import Broken, World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,13 +89,13 @@ def test_a_broken_world_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch
 def test_a_slot_that_comes_back_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """B01: the Node confirms a cancel before the provider's connection is closed."""
 
-    def stop(run: Run, end: End) -> None:
-        stop_well(run, end)
-        if run._handle is not None:
-            run._finish(RunEvent.ENDS)
+    def cancel(run: SimRun) -> None:
+        cancel_well(run)
+        if not run.is_over:
+            run._sink.on_end(End(pb.RunEnd.CANCELLED, "cancelled", None))
 
-    stop_well = Run.stop
-    monkeypatch.setattr(Run, "stop", stop)
+    cancel_well = SimRun.cancel
+    monkeypatch.setattr(SimRun, "cancel", cancel)
     find("came back while its provider works", range(30))
 
 

@@ -55,29 +55,40 @@ def client_for(backend: Backend) -> HttpClient:
     return LibraryClient(backend) if backend.endpoint.is_tls else PlainClient(backend)
 
 
-def key_for(request: TunnelRequest, backend: Backend) -> str:
-    """Return the provider's own key for a request, "" where the caller's token is there in its place."""
-    return "" if request.caller_authorized else backend.key
-
-
 class PlainClient:
     """Runs on connections of our own."""
+
+    __slots__ = ("_backend", "_host_field", "_path", "_pool", "_target")
 
     def __init__(self, backend: Backend) -> None:
         endpoint = backend.endpoint
         self._backend = backend
         self._host_field = endpoint.host_field
         self._pool = PlainPool(endpoint.host, endpoint.port, backend.keepalive_s, backend.loop)
+        self._path: bytes | None = None  # of the last request, and what it was asked for: most ask for the same
+        self._target = b""
 
     def start(self, request: TunnelRequest, timeouts: TimeoutSettings, sink: UpstreamSink) -> UpstreamRun:
         """See HttpClient."""
         backend = self._backend
-        target = backend.endpoint.target(request.path)
-        key = key_for(request, backend)
-        head = request_head(request.method, target, self._host_field, request.headers, key, request.body_length)
-        run = PlainRun(self._pool, backend.health, timeouts, head, request, sink, backend.loop)
+        block = request_head(
+            request.method,
+            self._target_of(request.path),
+            self._host_field,
+            request.headers,
+            "" if request.caller_authorized else backend.key,
+            request.body_length,
+            request.body,
+        )
+        run = PlainRun(self._pool, backend.health, timeouts, block, request, sink, backend.loop)
         run.start()
         return run
+
+    def _target_of(self, path: bytes) -> bytes:
+        if path != self._path:
+            self._target = self._backend.endpoint.target(path)
+            self._path = path
+        return self._target
 
     async def close(self) -> None:
         """See HttpClient."""
@@ -112,7 +123,8 @@ class LibraryClient:
         """See HttpClient."""
         backend = self._backend
         url = backend.endpoint.url(request.path)
-        return HttpRun(self.session, backend.health, timeouts, url, key_for(request, backend), request, sink)
+        key = "" if request.caller_authorized else backend.key  # the caller's token is there in its place
+        return HttpRun(self.session, backend.health, timeouts, url, key, request, sink)
 
     async def close(self) -> None:
         """See HttpClient."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import weakref
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -193,7 +193,7 @@ class HttpRun:
                     self._method,
                     self._url,
                     headers=self._fields,
-                    data=aiohttp.AsyncIterablePayload(self._upload) if self._has_body else None,
+                    data=aiohttp.AsyncIterablePayload(leaving(self._upload)) if self._has_body else None,
                     allow_redirects=False,
                     timeout=timeout,
                 )
@@ -312,6 +312,19 @@ class HttpRun:
         elif not task.cancelled():
             task.exception()  # the connection was cut under it: whatever came of that is said by the verdict
         self._sink.on_end(end)
+
+
+async def leaving(upload: Upload) -> AsyncIterator[bytes]:
+    """Yield a body's pieces from its beginning, each when the transport has room."""
+    upload.rewind()
+    while True:
+        while (piece := upload.next_piece()) is not None:
+            yield piece  # network: goes on when the transport has room again
+            upload.note_written()
+        upload.note_written()
+        if upload.is_complete():
+            break
+        await upload.more()
 
 
 def upstream_error(detail: str) -> End:

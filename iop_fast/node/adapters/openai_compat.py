@@ -27,12 +27,12 @@ class OpenAICompatAdapter(HttpBackend):
 class OpenAICompatUpstream:
     """Starts runs on a backend for one provider."""
 
-    __slots__ = ("_adapter", "_timeouts")
+    __slots__ = ("_client", "_timeouts")
 
     def __init__(self, adapter: OpenAICompatAdapter, timeouts: TimeoutSettings) -> None:
-        self._adapter = adapter
+        self._client = adapter.client
         self._timeouts = timeouts
 
     def start(self, request: TunnelRequest, sink: UpstreamSink) -> UpstreamRun:
         """Start a run; raise ValueError for a request that cannot be written as HTTP."""
-        return self._adapter.client.start(request, self._timeouts, sink)
+        return self._client.start(request, self._timeouts, sink)

@@ -79,7 +79,6 @@ class Answer:
         self.is_broken = False
         self.can_keep = False
 
-    @property
     def has_begun(self) -> bool:
         """True once any byte of it has come."""
         return self.head is not None or bool(self._buffer) or self._seen_bytes > 0
@@ -125,19 +124,19 @@ class Answer:
         if self._buffer:
             data = self._buffer + data
         while True:
-            if data[:1] in (b"\r", b"\n"):  # empty lines before a status line
+            if data and data[0] in LINE_ENDS:  # empty lines before a status line
                 data = data.lstrip(LINE_ENDS)
                 searched = 0
             found = find_head_end(data, searched)
             end = found or len(data)
             if self._seen_bytes + end > HEAD_BYTES_MAX:
                 raise NotHttpError(f"its head is over {HEAD_BYTES_MAX} bytes")
-            if not data.startswith(BEGINNING[:end]):
-                raise NotHttpError("expected a status line")
-            if not found:
-                self._buffer = data
-                return b""
-            if not self._read_plain(data, end):
+            if not found or not self._read_plain(data, end):
+                if not data.startswith(BEGINNING[:end]):
+                    raise NotHttpError("expected a status line")
+                if not found:
+                    self._buffer = data
+                    return b""
                 self._parse_head(data[:end])
             data = data[end:]
             if self.head is not None:
@@ -151,9 +150,9 @@ class Answer:
         read = read_plain_head(data, end)
         if read is None:
             return False
-        status, reason, fields, length, self.can_keep = read
-        self.head = new_tuple(Head, (status, reason, fields))
-        self._left = 0 if self._is_bodiless else length
+        self.head = new_tuple(Head, read[:3])
+        self._left = 0 if self._is_bodiless else read[3]
+        self.can_keep = read[4]
         if self._left == CHUNKED:
             self._chunks = PlainChunks()
         self.is_complete = self._left == 0

@@ -52,10 +52,10 @@ class Borrower(Protocol):
         ...
 
 
-class PlainConnection(asyncio.Protocol):
-    """One connection. `borrower` is the run that has it, None while it is idle or thrown away."""
+class PlainConnection:
+    """One connection, asyncio's protocol. `borrower` is the run that has it, None while it is idle or thrown away."""
 
-    __slots__ = ("_pool", "_transport", "borrower", "idle_until_s", "is_reused", "is_writable", "watchdog")
+    __slots__ = ("_idle_until_s", "_pool", "_transport", "borrower", "is_reused", "is_writable", "watchdog")
 
     def __init__(self, pool: PlainPool, borrower: Borrower, loop: asyncio.AbstractEventLoop) -> None:
         self._pool = pool
@@ -64,14 +64,12 @@ class PlainConnection(asyncio.Protocol):
         self.watchdog = Watchdog(loop, self._on_silent)
         self.is_reused = False
         self.is_writable = True
-        self.idle_until_s = 0.0
+        self._idle_until_s = 0.0
 
-    @property
     def is_usable(self) -> bool:
         """True while nothing is known to be wrong with it."""
         return self._transport is not None and not self._transport.is_closing()
 
-    @property
     def is_lost(self) -> bool:
         """True before the connection is made and once it is gone."""
         return self._transport is None
@@ -163,7 +161,7 @@ class PlainPool:
         """Lend an idle connection, None when there is none."""
         while self._idle:
             connection, _ = self._idle.popitem()
-            if connection.is_usable and connection.idle_until_s > self._loop.time():
+            if connection.is_usable() and connection._idle_until_s > self._loop.time():
                 connection.is_reused = True
                 connection.borrower = borrower
                 return connection
@@ -177,10 +175,10 @@ class PlainPool:
         if self._is_closed:
             connection.throw_away()
             return
-        connection.idle_until_s = self._loop.time() + self._keepalive_s
+        connection._idle_until_s = self._loop.time() + self._keepalive_s
         self._idle[connection] = None
         if self._sweeper is None:
-            self._sweeper = self._loop.call_at(connection.idle_until_s, self._sweep)
+            self._sweeper = self._loop.call_at(connection._idle_until_s, self._sweep)
 
     def discard(self, connection: PlainConnection) -> None:
         """Keep a connection no longer, if it was kept. Idempotent."""
@@ -195,11 +193,11 @@ class PlainPool:
             )
             connection = PlainConnection(self, borrower, self._loop)
             try:
-                await self._loop.create_connection(lambda: connection, sock=sock)
+                await self._loop.create_connection(lambda: cast(asyncio.Protocol, connection), sock=sock)
             except BaseException:
                 sock.close()
                 raise
-            if connection.is_lost:
+            if connection.is_lost():
                 # Aborted from within `connection_made`: uvloop has closed the descriptor before it took note of the
                 # socket, which would close that number once more when it is collected.
                 sock.detach()
@@ -231,14 +229,13 @@ class PlainPool:
             lookup.exception()  # whoever still waits for it has it too
 
     def _sweep(self) -> None:
+        self._close_old(self._loop.time() + 0.001)  # event loops round timers to a millisecond, either way
+
+    def _close_old(self, now_s: float) -> None:
         """Close what was idle for too long and look again when the next one will have been."""
-        now_s = self._loop.time() + 0.001  # event loops round timers to a millisecond, either way
-        old = []
-        for connection in self._idle:
-            if connection.idle_until_s > now_s:
-                break
-            old.append(connection)
-        for connection in old:
+        self._sweeper = None
+        for connection in list(self._idle):
+            if connection._idle_until_s > now_s:
+                self._sweeper = self._loop.call_at(connection._idle_until_s, self._sweep)
+                return
             self.discard(connection)
-        oldest = next(iter(self._idle), None)
-        self._sweeper = None if oldest is None else self._loop.call_at(oldest.idle_until_s, self._sweep)

@@ -20,7 +20,6 @@ dropped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from iop_fast import logs
 from iop_fast.config.payload import TimeoutSettings
@@ -38,24 +37,33 @@ OK = End(pb.RunEnd.OK, "", None)
 CANCELLED = End(pb.RunEnd.CANCELLED, "cancelled", None)
 FAILED = End(pb.RunEnd.INTERNAL, "the Node failed", None)
 
+# A NamedTuple's own constructor is a Python function and costs several times as much.
+new_tuple = tuple.__new__
+
 # RFC 9110, section 9.2.2: what may be sent again although it may have been acted upon.
 IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 
 
 class PlainRun:
-    """An UpstreamRun. `head` is the request's head as it goes out. Start it once."""
+    """An UpstreamRun. `block` is the request's head as it goes out, with what its opening has of the body behind it.
+    Start it once.
+
+    A body that the opening holds whole leaves in one write with the head and needs no Upload.
+    """
 
     __slots__ = (
         "_answer",
+        "_block",
         "_connection",
         "_dialing",
+        "_first_bytes",
         "_has_body",
         "_has_retried",
-        "_head",
         "_health",
         "_is_over",
         "_is_paused",
         "_is_taken",
+        "_is_written",
         "_loop",
         "_method",
         "_pool",
@@ -70,7 +78,7 @@ class PlainRun:
         pool: PlainPool,
         health: Health,
         timeouts: TimeoutSettings,
-        head: bytes,
+        block: bytes,
         request: TunnelRequest,
         sink: UpstreamSink,
         loop: asyncio.AbstractEventLoop,
@@ -79,12 +87,16 @@ class PlainRun:
         self._pool = pool
         self._health = health
         self._timeouts = timeouts
-        self._head = head
+        self._block = block
         self._method = request.method
         self._sink = sink
         self._has_body = request.body_length > 0
-        self._upload = Upload(request.body_length, loop, self._on_written, self._on_request_written)
-        self._upload.feed(request.body, request.body_complete)
+        self._first_bytes = len(request.body)
+        self._upload: Upload | None = None
+        if self._first_bytes != request.body_length or not request.body_complete:
+            self._upload = Upload(request.body_length, loop, self._on_written, self._on_request_written)
+            self._upload.feed(request.body, request.body_complete)
+        self._is_written = False  # a body that has no Upload
         self._answer = Answer(request.method == b"HEAD")
         self._connection: PlainConnection | None = None
         self._dialing: asyncio.Task[None] | None = None
@@ -106,6 +118,9 @@ class PlainRun:
 
     def feed(self, piece: bytes, complete: bool) -> None:
         """Take a piece of the body; raise ValueError when it is not of the announced length."""
+        if self._upload is None:
+            length = self._first_bytes
+            raise ValueError(f"expected a body of {length} bytes, got {length + len(piece)}")
         self._upload.feed(piece, complete)
         if self._connection is not None and self._verdict is None:
             self._pump(self._connection)
@@ -163,10 +178,15 @@ class PlainRun:
             connection.throw_away()
             return
         self._connection = connection
-        if self._verdict is None:
-            self._guarded(self._ask, connection)
-        else:
+        if self._verdict is not None:
             connection.abort()
+            return
+        try:
+            self._ask(connection)
+        except Exception as error:
+            if self._is_over:
+                raise
+            self._fail(error)
 
     def _ask(self, connection: PlainConnection) -> None:
         """Send the head, with what there is of the body in the same write."""
@@ -177,25 +197,45 @@ class PlainRun:
         if not connection.is_reused:
             self._health.reachable()
             self._note_taken()
-        self._upload.rewind()
-        piece = self._upload.next_piece()
-        connection.write(self._head if piece is None else self._head + piece)
+        if self._upload is not None:
+            self._upload.rewind()
+            if self._first_bytes:
+                self._upload.next_piece()  # it stands in the block
+        connection.write(self._block)
         self._pump(connection)
 
     def on_writable(self) -> None:
         """See Borrower."""
-        if self._connection is not None and self._verdict is None:
-            self._guarded(self._pump, self._connection)
+        if self._connection is None or self._verdict is not None:
+            return
+        try:
+            self._pump(self._connection)
+        except Exception as error:
+            if self._is_over:
+                raise
+            self._fail(error)
 
     def _pump(self, connection: PlainConnection) -> None:
         """Send of the body what the transport has room for."""
         upload = self._upload
+        if upload is None:
+            if connection.is_writable and not self._is_written:
+                self._note_whole(connection)
+            return
         while connection.is_writable:
             upload.note_written()
             piece = upload.next_piece()
             if piece is None:
                 return
             connection.write(piece)
+
+    def _note_whole(self, connection: PlainConnection) -> None:
+        """A request that needs no Upload has left."""
+        self._is_written = True
+        if self._first_bytes:
+            connection.watchdog.note()
+            self._sink.on_consumed(self._first_bytes)
+            self._note_taken()
 
     def _on_written(self, byte_count: int) -> None:
         if self._connection is not None:
@@ -215,13 +255,24 @@ class PlainRun:
 
     def on_bytes(self, data: bytes) -> None:
         """See Borrower."""
-        if self._verdict is None:
-            self._guarded(self._take, data)
+        if self._verdict is not None:
+            return
+        try:
+            self._take(data)
+        except Exception as error:
+            if self._is_over:
+                raise
+            self._fail(error)
 
     def on_eof(self) -> None:
         """See Borrower."""
         if self._verdict is None and self._answer.feed_end():
-            self._guarded(self._end_answered)
+            try:
+                self._end_answered()
+            except Exception as error:
+                if self._is_over:
+                    raise
+                self._fail(error)
 
     def on_lost(self) -> None:
         """See Borrower."""
@@ -230,7 +281,7 @@ class PlainRun:
             self._finish(self._verdict)
         elif self._answer.head is not None:
             self._finish(upstream_error("the answer was cut short"))
-        elif self._can_send_again:
+        elif self._can_send_again():
             self._has_retried = True
             self._dial()
         else:
@@ -280,18 +331,19 @@ class PlainRun:
             self._connection.watchdog.watch(self._timeouts.idle_ms)
             if self._is_paused:
                 self._connection.watchdog.hold()
-        self._sink.on_head(Head(head.status, head.reason, fields))
+        self._sink.on_head(new_tuple(Head, (head.status, head.reason, fields)))
         return self._verdict is None
 
-    @property
     def _can_send_again(self) -> bool:
         """True when a pooled connection, which the server may just have closed, was lost before the request counted.
 
         On a new connection the request is taken from the first.
         """
-        if self._is_taken or self._has_retried or self._answer.has_begun:
+        if self._is_taken or self._has_retried or self._answer.has_begun():
             return False
-        return self._upload.can_replay if self._has_body else self._method in IDEMPOTENT
+        if not self._has_body:
+            return self._method in IDEMPOTENT
+        return self._upload is None or self._upload.can_replay  # one without an Upload is taken when it has left
 
     # The end.
 
@@ -299,7 +351,8 @@ class PlainRun:
         """The answer is whole: part with the connection and say so."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            is_sent = self._upload.is_written and connection.is_writable
+            is_written = self._is_written if self._upload is None else self._upload.is_written
+            is_sent = is_written and connection.is_writable
             if self._answer.can_keep and is_sent:
                 if self._is_paused:
                     connection.resume_reading()
@@ -322,19 +375,15 @@ class PlainRun:
     def _finish(self, end: End) -> None:
         assert not self._is_over, "a run ends once"
         self._is_over = True
-        self._upload.close()
+        if self._upload is not None:
+            self._upload.close()
         self._answer.close()
         self._sink.on_end(end)
 
-    def _guarded(self, step: Callable[..., None], *arguments: object) -> None:
-        """Do a step; what the sink raises in it ends this run alone."""
-        try:
-            step(*arguments)
-        except Exception as error:
-            if self._is_over:
-                raise  # `on_end` itself: there is nobody left to tell but the event loop
-            log.failure("run_failed", error)
-            self._stop(FAILED)
+    def _fail(self, error: Exception) -> None:
+        """What the sink raises in a step ends this run alone; what `on_end` itself raises goes to the event loop."""
+        log.failure("run_failed", error)
+        self._stop(FAILED)
 
 
 def upstream_error(detail: str) -> End:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 # What is kept of a body for sending it once more: one window, hence the whole of most bodies.
 REPLAY_BYTES_MAX = 256 * 1024
@@ -12,10 +12,9 @@ REPLAY_BYTES_MAX = 256 * 1024
 class Upload:
     """Pieces that arrive by `feed` and leave one at a time as the transport has room.
 
-    They leave by `next_piece` and `note_written`, or by asynchronous iteration, which does the same. `rewind` starts
-    from the front again and is allowed while `can_replay`: until the body is written to its end, or more than
-    REPLAY_BYTES_MAX of it. `on_written(byte_count)` reports bytes that left for the first time, `on_end` that the last
-    one did, once; `is_written` says so afterwards.
+    They leave by `next_piece` and `note_written`. `rewind` starts from the front again and is allowed while
+    `can_replay`: until the body is written to its end, or more than REPLAY_BYTES_MAX of it. `on_written(byte_count)`
+    reports bytes that left for the first time, `on_end` that the last one did, once; `is_written` says so afterwards.
     """
 
     __slots__ = (
@@ -109,17 +108,14 @@ class Upload:
             self._index = 0
             self._on_end()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        self.rewind()
-        while True:
-            while (piece := self.next_piece()) is not None:
-                yield piece  # network: goes on when the transport has room again
-                self.note_written()
-            self.note_written()
-            if self._is_complete:
-                break
-            self._waiter = self._loop.create_future()
-            await self._waiter
+    def is_complete(self) -> bool:
+        """True when the last piece was fed."""
+        return self._is_complete
+
+    def more(self) -> asyncio.Future[None]:
+        """Return what is done when the next piece is fed."""
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
     def _let_go(self) -> None:
         """Report what is written up to the position, drop the piece if it need not be kept, and step on."""

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from iop_fast.node.adapters.openai_compat import make_openai_compat
+from iop_fast.node.backends import Backend, Provider
 from iop_fast.node.traces import RunTraces, status_name
 from iop_fast.tracing.context import Place, Sampler, find_place, read_place
 from iop_fast.tracing.spans import Kind
@@ -119,9 +120,9 @@ def test_without_a_caller_the_share_decides() -> None:
 
 
 def test_where_a_provider_stands_is_said_where_it_is_reached_by_http(traced: Traced) -> None:
-    provider = traced.world.router.current.providers["p1"]
     adapter = make_openai_compat(settings("http://10.1.2.3:8000/v1"), traced.world.surroundings)
-    provider.backend.adapter = adapter
+    payload = traced.world.router.current.providers["p1"].payload
+    provider = Provider(payload, Backend("key", adapter, adapter.health))
     trace, _ = traced.traces.tunnel(provider, request())
     assert trace is not None
     trace.close(RunEnd.OK)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from iop_fast.node.adapters.http_run import leaving
 from iop_fast.node.adapters.upload import REPLAY_BYTES_MAX, Upload
 from iop_fast.node.adapters.watchdog import Watchdog
 from tests.unit.edge.worlds import VirtualLoop
@@ -28,7 +29,7 @@ class Sender:
         self.ends += 1
 
     def start(self) -> AsyncIterator[bytes]:
-        return aiter(self.upload)
+        return leaving(self.upload)
 
     def take(self, pieces: AsyncIterator[bytes]) -> bytes | None:
         """The next piece; None at the end. It must be there."""
@@ -173,7 +174,7 @@ def test_the_upload_of_a_cancelled_run_is_left_where_it_is(loop: VirtualLoop) ->
     sender.upload.feed(b"ab", False)
 
     async def send() -> None:
-        async for _ in sender.upload:
+        async for _ in leaving(sender.upload):
             pass
 
     task = loop.create_task(send())
