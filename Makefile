@@ -132,7 +132,7 @@ bench-core: $(VENV)/.built
 guard: $(VENV)/.dev
 	$(PY) -m benchmarks.guard $(BASE)
 
-## End to end: direct, HAProxy, nginx, LiteLLM, Portkey and Edge + Node in one run (20 minutes; needs haproxy, nginx).
+## End to end: direct, HAProxy, nginx, LiteLLM, Portkey and Edge + Node in one run (25 minutes; needs haproxy, nginx).
 LOAD ?=
 bench-load: $(VENV)/.built
 	$(PY) -m benchmarks.load.run $(LOAD)

@@ -29,7 +29,7 @@ def record_section(run: Run) -> str:
     """The run in full: where and when, tables, targets."""
     tables = [f"{name}: {table(as_result(one), {})}" for name, one in in_order(run["scenarios"])]
     absent = [f"{name}: absent: {why}" for name, why in sorted(run["absent"].items())]
-    rows = [f"| `{row['name']}` | {row['value']:.3f} | {row['target']} | {met(row['met'])} |" for row in run["targets"]]
+    rows = [f"| `{row['name']}` | {row['value']:.3f} | {row['target']} | {met(row)} |" for row in run["targets"]]
     return "\n".join(
         [about(run), "", "```", "\n\n".join([*tables, *absent]), "```", "", "| figure | value | target | |",
          "|---|---|---|---|", *rows]
@@ -66,9 +66,10 @@ def about(run: Run) -> str:
     )
 
 
-def met(value: bool | None) -> str:
-    """A word on a target."""
-    return "" if value is None else "met" if value else "**missed**"
+def met(row: Mapping[str, Any]) -> str:
+    """Words on a target; `bench-bound` where the core of client, upstream and Node was full."""
+    words = {None: [], True: ["met"], False: ["**missed**"]}[row["met"]]
+    return ", ".join(words + ["bench-bound"] * row.get("bench_bound", False))
 
 
 def sizing_section(run: Run) -> str:

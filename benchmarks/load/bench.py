@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.load import proc
 from benchmarks.load.clients import ClosedLoad, FreshLoad, Load, OfferedLoad, StreamLoad
 from benchmarks.load.figures import Slot, histogram_of, lateness_share, medians, percentile, spreads
-from benchmarks.load.fleet import EVENT_ENGINE_OFF, Fleet, start_edge
+from benchmarks.load.fleet import Fleet, start_edge
 from benchmarks.load.pacing import now_ns
 from benchmarks.load.peers import start_litellm, start_portkey
 from benchmarks.load.proxies import start_haproxy, start_nginx
@@ -32,6 +32,8 @@ from benchmarks.load.subjects import CORES, OTHER_CORES, Absent, Subject, Target
 
 NAMES = ("direct", "haproxy-bare", "haproxy-same-work", "nginx", "litellm", "portkey", "edge")
 SETTLE_S = 0.3
+# How long a slot is where a scenario has no reason for another length.
+SLOT_S = 1.2
 WARM_SHARE = 0.4
 LAG = "iop_loop_lag_seconds"
 
@@ -44,7 +46,7 @@ STARTERS: dict[str, Starter] = {
     "portkey": start_portkey,
     "edge": start_edge,
     "edge-library-node": partial(start_edge, name="edge-library-node", node_module="benchmarks.load.library_node"),
-    "edge-event-engine-off": partial(start_edge, name="edge-event-engine-off", environment=EVENT_ENGINE_OFF),
+    "edge-grpcio": partial(start_edge, name="edge-grpcio", transport="grpcio"),
 }
 
 Slots = dict[str, list[Slot]]
@@ -70,10 +72,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how often."""
+    """How long and how often; None is what each scenario has of its own."""
 
-    rounds: int
-    seconds: float
+    rounds: int | None
+    seconds: float | None
     soak_minutes: float
 
 
@@ -84,6 +86,7 @@ class Bench:
         self.folder = folder
         self.plan = plan
         self.spinning = spinning
+        self.rounds = 1
         self.warming = False
         self.subjects: dict[str, Subject] = {}
         self.absent: dict[str, str] = {}
@@ -130,14 +133,15 @@ class Bench:
             subject.stop()
 
     def length(self, seconds: float) -> float:
-        """How long a slot is to be; a turn that warms up is short."""
-        return seconds * WARM_SHARE if self.warming else seconds
+        """How long a slot of `seconds` is to be: what the plan says, if anything; a turn that warms up is short."""
+        planned = self.plan.seconds or seconds
+        return planned * WARM_SHARE if self.warming else planned
 
     async def turns(self, names: list[str], slot: Callable[[Subject], Awaitable[Slot]], result: Result) -> None:
         """Let the subjects of these names take turns; one turn before the rounds warms up and does not count."""
         chosen = [self.subjects[name] for name in names if name in self.subjects]
         slots: Slots = {subject.name: [] for subject in chosen}
-        for number in range(self.plan.rounds + 1):
+        for number in range(self.rounds + 1):
             self.warming = number == 0
             for subject in chosen:
                 if subject.name in result.missing:
@@ -168,7 +172,7 @@ def quiet_collector() -> Iterator[None]:
 
 
 async def measured(bench: Bench, subject: Subject, load: Load, seconds: float, unit: str) -> Slot:
-    """Put one load on a subject for so long and read what it cost; see benchmarks/README.md for the figures."""
+    """Put one load on a subject for `bench.length(seconds)` and read what it cost (benchmarks/README.md)."""
     with quiet_collector():
         await asyncio.wait_for(load.open(), 30)
         try:

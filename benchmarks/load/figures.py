@@ -60,6 +60,15 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0.0
 
 
+# Above this share of its core the bench, not the gateway, bounds what is seen.
+BENCH_BOUND = 0.95
+
+
+def is_bench_bound(slot: Mapping[str, float]) -> bool:
+    """True when the core of client, upstream and Node was full and the gateway's was not."""
+    return slot.get("busy_rest", 0) > BENCH_BOUND and slot.get("busy_gateway", 1) < BENCH_BOUND
+
+
 @dataclass(frozen=True)
 class Order:
     """How far service kept the order in which requests were sent."""

@@ -24,7 +24,10 @@ from benchmarks.load.subjects import (
 )
 
 EDGE_CONFIG = """\
-edge: {{id: bench, listen: "127.0.0.1:{link}"}}
+edge:
+  id: bench
+  listen: "127.0.0.1:{link}"
+{transport}
 openai: {{listen: "127.0.0.1:{port}"}}
 admin: {{listen: "127.0.0.1:{admin}"}}
 provider_pool: {{max_queue: {line}, queue_timeout_ms: 30000}}
@@ -47,15 +50,13 @@ nodes:
 NODE_CONFIG = """\
 id: bench-node
 edge: {{address: "127.0.0.1:{link}"}}
+{transport}
 observe: {{listen: "127.0.0.1:{observe}"}}
 token_env: IOP_NODE_TOKEN
 """
 
 
 ROOT = Path(__file__).resolve().parents[2]
-
-# gRPC without its event engine: an experiment of its makers (docs/sizing.md).
-EVENT_ENGINE_OFF = {"GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener"}
 
 
 class Fleet(Subject):
@@ -133,15 +134,17 @@ def start_edge(
     upstream: int,
     name: str = "edge",
     node_module: str = "iop_fast.cli",
-    environment: dict[str, str] | None = None,
+    transport: str = "",
 ) -> Fleet:
-    """Edge and Node of this checkout; the Node may run by another module, both in another environment."""
+    """Edge and Node of this checkout; the Node may run by another module, their link by another transport."""
     from iop_fast.cli.admin_client import AdminError
 
     port, link, admin, observe = free_port(), free_port(), free_port(), free_port()
     token = secrets.token_urlsafe(16)
     edge, node, log = (folder / f"{name}-{file}" for file in ("edge.yaml", "node.yaml", "log"))
+    by = f"link: {{transport: {transport}}}" if transport else ""
     settings = {
+        "transport": f"  {by}",
         "port": port,
         "link": link,
         "admin": admin,
@@ -161,14 +164,12 @@ def start_edge(
         version=iop_fast.__version__,
     )
     fleet.prepare(edge, settings, observe)
-    node.write_text(NODE_CONFIG.format(link=link, observe=observe))
+    node.write_text(NODE_CONFIG.format(link=link, observe=observe, transport=by))
     iop = [sys.executable, "-m"]
-    more = environment or {}
     edge_command, node_command = [*iop, "iop_fast.cli", "edge"], [*iop, node_module, "node"]
     code = copied(folder)
-    fleet.processes["gateway"] = start([*edge_command, "-c", str(edge)], SUBJECT_CORE, log, more, code)
-    node_environment = {"IOP_NODE_TOKEN": token, **more}
-    fleet.processes["node"] = start([*node_command, "-c", str(node)], OTHER_CORES, log, node_environment, code)
+    fleet.processes["gateway"] = start([*edge_command, "-c", str(edge)], SUBJECT_CORE, log, folder=code)
+    fleet.processes["node"] = start([*node_command, "-c", str(node)], OTHER_CORES, log, {"IOP_NODE_TOKEN": token}, code)
 
     def is_ready() -> bool:
         try:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.load.bench import Result
+from benchmarks.load.figures import is_bench_bound
 
 # Columns by unit: (heading, figure, format). A figure that no subject has leaves its column out.
 CPU = (
@@ -69,8 +70,6 @@ COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("node tasks", "node_tasks_grown", "+.0f"),
     ),
 }
-# Above this share of its core the bench, not the gateway, bounds what is seen.
-BENCH_BOUND = 0.95
 
 
 def table(result: Result, absent: Mapping[str, str]) -> str:
@@ -93,20 +92,20 @@ def table(result: Result, absent: Mapping[str, str]) -> str:
     return "\n".join([result.title, *(line.rstrip() for line in lines)])
 
 
-def is_bench_bound(slot: Mapping[str, float]) -> bool:
-    """True when the core of client, upstream and Node was full and the gateway's was not."""
-    return slot.get("busy_rest", 0) > BENCH_BOUND and slot.get("busy_gateway", 1) < BENCH_BOUND
-
-
 def shown(slot: Mapping[str, float], name: str, style: str) -> str:
     """One cell."""
     return format(slot[name], style) if name in slot else "-"
 
 
 def ratio_lines(targets: Sequence[Mapping[str, Any]]) -> list[str]:
-    """`ratio NAME VALUE target BOUND`, one line each, with `missed` where it is."""
+    """`ratio NAME VALUE target BOUND met` (or `missed`, or nothing without a bound), one line each.
+
+    `bench-bound` follows where the core of client, upstream and Node was full, so that times are the bench's.
+    """
+    words = {True: " met", False: " missed", None: ""}
     return [
-        f"ratio {row['name']} {row['value']:.3f} target {row['target']}{' missed' if row['met'] is False else ''}"
+        f"ratio {row['name']} {row['value']:.3f} target {row['target']}{words[row['met']]}"
+        f"{' bench-bound' if row['bench_bound'] else ''}"
         for row in targets
     ]
 

@@ -29,7 +29,7 @@ from benchmarks.load.figures import median
 from benchmarks.load.report import as_json, ratio_lines, table
 from benchmarks.load.steady import STEADY
 from benchmarks.load.strained import STRAINED
-from benchmarks.load.targets import judged
+from benchmarks.load.targets import judged, with_bounds
 from iop_fast.cli.admin_client import AdminError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +38,8 @@ SCENARIOS = {"memory": ENDURANCE["memory"], **STEADY, **STRAINED, "soak": ENDURA
 NEED_EDGE = {"refresh-storm", "pools", "soak"}
 LIBRARIES = ("grpcio", "protobuf", "uvloop", "httptools", "aiohttp")
 REST_S = 0.5
+# Turns of each subject: where one of the figures has a target, and elsewhere.
+ROUNDS_JUDGED, ROUNDS = 5, 3
 
 
 async def run(options: argparse.Namespace) -> list[str]:
@@ -85,12 +87,14 @@ def others_of(scenarios: dict[str, Any]) -> float:
 async def one_scenario(bench: Bench, name: str) -> dict[str, Any]:
     """Run and print one."""
     began = time.monotonic()
+    bench.rounds = bench.plan.rounds or (ROUNDS_JUDGED if name in with_bounds(SCENARIOS) else ROUNDS)
+    bench.warming = False
     try:
         result = await SCENARIOS[name](bench)
     except (OSError, TimeoutError, Unmeasured, AdminError) as why:  # the others are worth having without this one
         result = Result(name, "request", missing={"edge": f"{type(why).__name__}: {why}"})
     result.seconds = round(time.monotonic() - began, 1)
-    print(f"\n{name} ({result.seconds:.0f} s): {table(result, bench.absent)}", flush=True)
+    print(f"\n{name} ({bench.rounds} rounds, {result.seconds:.0f} s): {table(result, bench.absent)}", flush=True)
     await asyncio.sleep(REST_S)
     return as_json(result)
 
@@ -105,7 +109,7 @@ def about(options: argparse.Namespace) -> dict[str, Any]:
         "at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": " ".join(["python -m benchmarks.load.run", *measuring(sys.argv[1:])]),
         "commit": commit,
-        "rounds": options.rounds,
+        "rounds": options.rounds or f"{ROUNDS} or {ROUNDS_JUDGED}",
         "seconds": options.seconds,
         "nice": options.nice,
         "machine": machine(),
@@ -143,15 +147,19 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", type=names_of(list(SCENARIOS)), default=list(SCENARIOS))
     parser.add_argument("--subjects", type=names_of(["direct", *STARTERS]), default=list(NAMES))
-    parser.add_argument("--rounds", type=int, help="turns of each subject that count (3; with --quick 1)")
-    parser.add_argument("--seconds", type=float, help="length of one turn (1.5; with --quick 0.7)")
-    parser.add_argument("--soak-minutes", type=float, help="length of the soak (1; with --quick 0.2)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="turns of each subject that count (5 where there is a target, else 3; with --quick 1)",
+    )
+    parser.add_argument("--seconds", type=float, help="length of one turn (1.2 to 3, by scenario; with --quick 0.7)")
+    parser.add_argument("--soak-minutes", type=float, help="length of the soak (2; with --quick 0.2)")
     parser.add_argument("--quick", action="store_true", help="a short form, to see that everything works")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "load.json", help="where the figures go")
     parser.add_argument("--chart", type=Path, default=ROOT / "build" / "load.svg", help="where the chart goes")
     parser.add_argument("--nice", type=int, default=0, help="priority of all processes; -19 keeps others off (root)")
     options = parser.parse_args(arguments)
-    rounds, seconds, soak = (1, 0.7, 0.2) if options.quick else (3, 1.5, 1.0)
+    rounds, seconds, soak = (1, 0.7, 0.2) if options.quick else (None, None, 2.0)
     options.rounds = options.rounds or rounds
     options.seconds = options.seconds or seconds
     options.soak_minutes = options.soak_minutes or soak

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from itertools import count
 
 from benchmarks.load.bench import (
+    SLOT_S,
     Bench,
     Result,
     Slots,
@@ -28,6 +29,9 @@ WAITING = 40
 # Requests sent so close to each other may swap: they travel on connections of their own, on both sides.
 ORDER_SLACK_NS = 5_000_000
 OVERLOAD = 10
+# A slot holds a line several times over.
+FULL_S = 2.0
+OVERLOAD_S = 3.0
 # Those that have a line, and those that refuse at once what does not fit.
 LINED = ["haproxy-same-work", "litellm", "edge"]
 REFUSING = ["haproxy-same-work", "nginx", "edge"]
@@ -47,13 +51,13 @@ async def capacity_bound(bench: Bench) -> Result:
     async def slot(subject: Subject) -> Slot:
         nonlocal peak_per_s
         if subject is bench.upstream:
-            figures = await measured(bench, subject, closed(subject.wide, SLOTS, wait=WAIT_MS), 2.0, "request")
+            figures = await measured(bench, subject, closed(subject.wide, SLOTS, wait=WAIT_MS), FULL_S, "request")
             peak_per_s = figures["answers_per_s"]
             return figures
         assert subject.narrow is not None
         sent: dict[int, int] = {}
         load = ClosedLoad(subject.narrow.port, SLOTS + WAITING, noting(subject.narrow, sent, next(slots) * A_SLOT))
-        figures = await measured(bench, subject, load, max(bench.plan.seconds, 2.0), "request")
+        figures = await measured(bench, subject, load, FULL_S, "request")
         served = [
             number for number in await served_order(bench) if number in sent
         ]  # some of the slot before it came late
@@ -114,9 +118,9 @@ async def too_much(bench: Bench, title: str, make: Callable[[Target], Load]) -> 
         assert subject.narrow is not None
         first_rss.setdefault(subject.name, subject.rss())
         peak_load = closed(subject.narrow, 2 * SLOTS if subject.has_line else SLOTS, wait=WAIT_MS)
-        peak = await measured(bench, subject, peak_load, bench.plan.seconds, "request")
+        peak = await measured(bench, subject, peak_load, SLOT_S, "request")
         load = make(subject.narrow)
-        figures = await measured(bench, subject, load, max(bench.plan.seconds, 3.0), "request")
+        figures = await measured(bench, subject, load, OVERLOAD_S, "request")
         figures |= times("refused_", load.tally.refusals)
         figures["peak_per_s"] = peak["answers_per_s"]
         figures["goodput_of_peak"] = figures["answers_per_s"] / peak["answers_per_s"]
@@ -133,13 +137,13 @@ async def refresh_storm(bench: Bench) -> Result:
     result = Result("1000 requests/s offered while the configuration is refreshed without pause", "request")
     fleet = bench.fleet
     slots: Slots = {"edge": [], "edge, refreshed": []}
-    for _ in range(bench.plan.rounds):
+    for _ in range(bench.rounds):
         load = offered(fleet.wide, 128, 1000)
-        slots["edge"].append(await measured(bench, fleet, load, bench.plan.seconds, "request"))
+        slots["edge"].append(await measured(bench, fleet, load, FULL_S, "request"))
         storm = Storm(bench)
         load = offered(fleet.wide, 128, 1000)
         running = asyncio.ensure_future(storm.run())
-        figures = await measured(bench, fleet, load, bench.plan.seconds, "request")
+        figures = await measured(bench, fleet, load, FULL_S, "request")
         storm.stop()
         await running
         slots["edge, refreshed"].append(figures | {"refreshes_per_s": storm.per_s()})
@@ -184,7 +188,7 @@ async def pools(bench: Bench) -> Result:
     fleet = bench.fleet
     stalled, beside = fleet.stalled, fleet.beside
     slots: Slots = {"edge": [], "edge, one stalls": []}
-    for _ in range(bench.plan.rounds):
+    for _ in range(bench.rounds):
         slots["edge"].append(await beside_load(bench, beside))
         async with AsyncExitStack() as stack:
             hung = StreamLoad(stalled.port, LINE_OF_THE_STALLED, stalled.requests(streamed=True, stall=1))
@@ -205,7 +209,7 @@ LINE_OF_THE_STALLED = 34
 
 async def beside_load(bench: Bench, target: Target) -> Slot:
     """A healthy pool's own load."""
-    return await measured(bench, bench.fleet, offered(target, 32, 200), bench.plan.seconds, "request")
+    return await measured(bench, bench.fleet, offered(target, 32, 200), FULL_S, "request")
 
 
 async def until_idle(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from benchmarks.load.bench import Result
 from benchmarks.load.chart import chart
 from benchmarks.load.report import as_json, ratio_lines, table
 from benchmarks.load.run import SCENARIOS, measuring, parsed
-from benchmarks.load.targets import TARGETS, Target, judged
+from benchmarks.load.targets import TARGETS, Target, judged, with_bounds
 
 
 def scenario(**subjects: dict[str, float]) -> dict[str, Any]:
@@ -36,6 +36,7 @@ def test_targets_are_judged_from_the_figures_that_a_run_has() -> None:
         "value": 1.5,
         "target": "<=1.2",
         "met": False,
+        "bench_bound": False,
     }
     assert rows["closed-32-cpu-edge+node/haproxy-same-work"]["value"] == 3.0
     assert rows["closed-32-cpu-edge+node/haproxy-same-work"]["met"] is None
@@ -71,7 +72,19 @@ def test_names_of_targets_are_unique_and_begin_with_a_scenario() -> None:
 def test_ratio_lines_say_what_is_missed() -> None:
     lines = ratio_lines(judged(RUN))
     assert "ratio closed-32-cpu-edge/haproxy-same-work 1.500 target <=1.2 missed" in lines
-    assert "ratio capacity-overtaken 0.000 target <=0" in lines
+    assert "ratio closed-32-cpu-edge+node/haproxy-same-work 3.000 target -" in lines
+    assert "ratio capacity-overtaken 0.000 target <=0 met" in lines
+
+
+def test_figures_of_a_full_bench_say_so() -> None:
+    full = {"p99_ms": 600.0, "busy_rest": 0.99, "busy_gateway": 0.1, "errors": 0.0}
+    spare = {"p99_ms": 6.0, "busy_rest": 0.8, "busy_gateway": 0.3, "errors": 0.0}
+    run = {"streams-1000": scenario(edge=full), "streams-1000-slow": scenario(edge=spare)}
+    assert ratio_lines(judged(run)) == [
+        "ratio streams-1000-added-gap-p99-ms 600.000 target <=10 missed bench-bound",
+        "ratio streams-1000-slow-added-gap-p99-ms 6.000 target <=10 met",
+        "ratio errors 0.000 target <=0 met",
+    ]
 
 
 def test_a_table_has_the_columns_of_its_figures_and_says_who_is_missing() -> None:
@@ -108,7 +121,8 @@ def test_a_chart_of_nothing_is_an_image_too() -> None:
 
 
 def test_options_are_what_was_given_and_quick_is_short() -> None:
-    assert (parsed([]).rounds, parsed(["--quick"]).rounds, parsed(["--quick", "--rounds", "5"]).rounds) == (3, 1, 5)
+    assert (parsed([]).rounds, parsed(["--quick"]).rounds, parsed(["--quick", "--rounds", "5"]).rounds) == (None, 1, 5)
+    assert (parsed([]).seconds, parsed(["--quick"]).seconds, parsed(["--seconds", "4"]).seconds) == (None, 0.7, 4)
     assert parsed(["--scenarios", "closed-1,soak"]).scenarios == ["closed-1", "soak"]
     assert parsed(["--soak-minutes", "30"]).soak_minutes == 30
 
@@ -122,3 +136,34 @@ def test_unknown_names_are_refused_with_the_known_ones(wrong: str, capsys: pytes
     with pytest.raises(SystemExit):
         parsed(["--scenarios", wrong])
     assert "expected of memory, calm-1" in capsys.readouterr().err
+
+
+def test_scenarios_whose_figures_have_a_bound_are_known() -> None:
+    found = with_bounds(SCENARIOS)
+    assert {"closed-32", "closed-128", "streams-1000", "streams-1000-slow", "capacity", "pools"} <= found
+    assert not {"closed-1", "closed-512", "uploads"} & found
+
+
+def test_what_is_wanted_is_judged() -> None:
+    bounds = {target.name: target.bound for target in TARGETS if target.is_bound}
+    wanted = {
+        "closed-32-cpu-edge/haproxy-same-work": "<=1.2",
+        "closed-128-cpu-edge/haproxy-same-work": "<=1",
+        "streams-64-cpu-edge/haproxy-same-work": "<=1.4",
+        "streams-256-cpu-edge/haproxy-same-work": "<=0.9",
+        "closed-32-cpu-edge/litellm": "<=0.01",
+        "closed-32-cpu-edge/portkey": "<=0.05",
+        "calm-1-added-p50-ms": "<=0.7",
+        "calm-1000-p99-edge/nginx": "<=1",
+        "calm-common-p99-edge/litellm": "<=1",
+        "streams-1000-added-gap-p99-ms": "<=10",
+        "streams-1000-added-gap-max-ms": "<=200",
+        "capacity-of-peak": ">=0.95",
+        "overload-goodput-of-peak": ">=0.95",
+        "overload-refused-p99-ms": "<=5",
+        "pools-p50-one-stalls/alone": "<=1.1",
+        "memory-rss-idle-mb": "<=80",
+        "memory-rss-kib-stream": "<=64",
+        "soak-rss-slope-kib-min": "<=64",
+    }
+    assert wanted.items() <= bounds.items()
