@@ -17,7 +17,7 @@ cdef class Life(Peer):
     cdef bint _is_acked, _is_block_open, _is_heard, _is_pinged, _is_told
     cdef readonly long long peer_calls_max
     cdef long long _block_ticks, _initial_window, _last_id, _recv_initial, _recv_window
-    cdef double _idle_since
+    cdef double _due, _idle_since
 
     cpdef drop_input(self)
     @cython.locals(call=Call)

@@ -33,6 +33,11 @@ CHECK = b"iop-idle"  # what our PINGs carry
 
 NS = 1e-9
 
+# When the loop itself was held up, or the machine slept, what the peer sent meanwhile is unread: timers run before
+# sockets. A timer that is so late looks again when they have been read.
+LATE_S = 1.0
+LAST_LOOK_NS = 100_000_000
+
 OnLost = Callable[[Any], None]
 
 
@@ -42,6 +47,7 @@ class Life(Peer):
     __slots__ = (
         "_block_ticks",
         "_calls",
+        "_due",
         "_idle_since",
         "_initial_window",
         "_is_acked",
@@ -79,6 +85,7 @@ class Life(Peer):
         self._is_block_open = False  # a header block is not whole
         self._block_ticks = 0
         self._idle_since = 0.0
+        self._due = 0.0  # when the timer is to run
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -266,13 +273,16 @@ class Life(Peer):
     def _set_timer(self, delay_ns: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_later(delay_ns * NS, self._on_timer)
+        self._due = self.loop.time() + delay_ns * NS
+        self._timer = self.loop.call_at(self._due, self._on_timer)
 
     def _on_timer(self) -> None:
         """The time is up for the handshake, for silence, or for the closing."""
         self._timer = None
         limits = self.limits
-        if self._state == CLOSING:
+        if self.loop.time() - self._due > LATE_S:
+            self._set_timer(LAST_LOOK_NS)
+        elif self._state == CLOSING:
             self.abort(self.end_reason)
         elif not self._is_acked:
             self.shut(frames.SETTINGS_TIMEOUT, "no SETTINGS in time", "the peer did not shake hands in time")

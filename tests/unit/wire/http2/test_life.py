@@ -299,3 +299,18 @@ def test_an_end_without_calls_needs_no_reason() -> None:
         assert (bench.connection.end_reason, bench.lost) == ("", 1)
 
     play(scene)
+
+
+def test_a_loop_that_was_held_up_reads_before_it_judges() -> None:
+    async def scene(loop: VirtualLoop) -> None:
+        bench = Bench(loop, keepalive_ns=4 * SECOND, ping_timeout_ns=2 * SECOND)
+        await asyncio.sleep(4.5)
+        assert [f.kind for f in bench.take()] == [frames.PING]
+        loop.clock.advance_to(loop.clock.now_ns() + 60 * SECOND)  # and the answer waits in the socket
+        loop.call_later(0.05, bench.feed, PONG)
+        await asyncio.sleep(3)
+        assert bench.connection.is_open
+        await asyncio.sleep(8)
+        assert bench.transport.is_aborted
+
+    play(scene)
