@@ -66,7 +66,10 @@ CONTENT = (
     b'"message":{"role":"assistant","content":"%b"},"finish_reason":"stop"}],'
     b'"usage":{"prompt_tokens":12,"completion_tokens":40,"total_tokens":52}}'
 )
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-cache\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
 EVENT = (
     b'data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1700000000,"model":"served",'
     b'"choices":[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}\n\n'
@@ -125,7 +128,7 @@ class ProviderEnd(asyncio.Transport):
         super().__init__()
         self.taken_bytes = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         self.taken_bytes += len(data)
 
     def writelines(self, list_of_data: Any) -> None:
@@ -204,6 +207,22 @@ def opening(run_id: int, body: bytes = BODY, length: int = len(BODY)) -> bytes:
     )
 
 
+# The ids come again and again, when the runs before have ended: what the Edge does for a request is not counted here.
+OPENINGS = b"".join([opening(run_id) for run_id in range(1, CONNECTIONS + 1)])
+
+
+def upload_messages() -> list[bytes]:
+    """A request of a MiB as messages."""
+    sizes = [len(PIECE)] * (MIB // len(PIECE)) + [MIB % len(PIECE)]
+    pieces = [
+        encode_request_body(1, PIECE[:size], place == len(sizes) - 1) for place, size in enumerate(sizes) if place
+    ]
+    return [opening(1, PIECE, MIB), *[b"".join(pieces[at : at + 2]) for at in range(0, len(pieces), 2)]]
+
+
+MESSAGES = upload_messages()
+
+
 class NodeInProcess:
     """A Node in session with an Edge, one provider behind it, a number of connections to that."""
 
@@ -217,7 +236,6 @@ class NodeInProcess:
         limits = SessionLimits(heartbeat_ns=3600 * 10**9, pace_ns=0)
         self.session = Session(self.edge, identity, router, VirtualClock(), loop, limits)
         self.running = loop.create_task(self.session.run())
-        self._run_id = 0
 
     def _make(self, settings: AdapterSettings, surroundings: Surroundings) -> Adapter:
         self.adapters.append(Adapter(settings, surroundings))
@@ -242,11 +260,9 @@ class NodeInProcess:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    async def ask(self, openings: Callable[[int], bytes] = opening) -> list[PlainConnection]:
+    async def ask(self) -> list[PlainConnection]:
         """Open a run on every connection; the connections that have one then."""
-        first = self._run_id + 1
-        self._run_id += CONNECTIONS
-        self.edge.say(*[openings(run_id) for run_id in range(first, self._run_id + 1)])
+        self.edge.say(OPENINGS)
         await self.turns()
         return [connection for connection in self.adapters[0].connections if connection.borrower is not None]
 
@@ -261,19 +277,8 @@ class NodeInProcess:
 
     async def upload(self) -> None:
         """A request of a MiB and its answer, as the Edge sends it: two pieces share a message."""
-        self._run_id += 1
-        run_id = self._run_id
-        self.edge.say(opening(run_id, PIECE, MIB))
-        await self.turns()
-        left = MIB - len(PIECE)
-        while left:
-            entries = []
-            for _ in range(2):
-                piece = PIECE if left >= len(PIECE) else PIECE[:left]
-                if piece:
-                    left -= len(piece)
-                    entries.append(encode_request_body(run_id, piece, not left))
-            self.edge.say(*entries)
+        for message in MESSAGES:
+            self.edge.say(message)
             await self.turns()
         (busy,) = [connection for connection in self.adapters[0].connections if connection.borrower is not None]
         busy.data_received(SHORT)

@@ -3,7 +3,7 @@
 Names of fields are compared whatever their case; fields keep their bytes and their order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 Field = tuple[bytes, bytes]
 
@@ -12,11 +12,16 @@ CHUNKED: int
 UNTIL_CLOSE: int
 """The length of a body that ends where the connection does."""
 
-def end_to_end(fields: Sequence[Field], drop: frozenset[bytes]) -> list[Field]:
-    """Return the fields that go past one connection: not in `drop` (lower case), nor named by a field Connection."""
+class Names:
+    """A set of names of fields, given in lower case."""
 
-def has_field(fields: Sequence[Field], names: frozenset[bytes]) -> bool:
-    """True when one of the fields has a name in `names` (lower case)."""
+    def __init__(self, names: Iterable[bytes]) -> None: ...
+
+def end_to_end(fields: Sequence[Field], drop: Names) -> list[Field]:
+    """Return the fields that go past one connection: not in `drop`, which holds `connection`, nor named by one."""
+
+def has_field(fields: Sequence[Field], names: Names) -> bool:
+    """True when one of the fields has one of the names."""
 
 def write_request(method: bytes, target: bytes, host: bytes, fields: list[Field], body: bytes) -> bytes:
     """Return a request: its head, with `host` as its first field, and the body or its beginning behind it.
@@ -32,10 +37,10 @@ def read_plain_head(data: bytes, end: int) -> tuple[int, bytes, list[Field], int
     """Read the head of an answer, `data` up to `end`, where its empty line ends.
 
     Returns status, reason, the fields, the body's length (CHUNKED, UNTIL_CLOSE; it is that of the answer to a request
-    which is not HEAD), and whether the connection can be kept behind the body. None for a head that is not of the plain
-    form, sound or not: HTTP/1.1, a final status, names that are tokens, values without control characters, lines that
-    end with CRLF and are not folded, at most one Content-Length, of digits, or one Transfer-Encoding, `chunked`, at most
-    one Connection, `close` or `keep-alive`, no Upgrade, 256 fields at most.
+    which is not HEAD), and whether the connection can be kept behind the body. None for a head that is not of the
+    plain form, sound or not: HTTP/1.1, a final status, names that are tokens, values without control characters, lines
+    that end with CRLF and are not folded, at most one Content-Length, of digits, or one Transfer-Encoding, `chunked`,
+    at most one Connection, `close` or `keep-alive`, no Upgrade, 256 fields at most.
     """
 
 def find_head_end(data: bytes, start: int) -> int:

@@ -5,6 +5,7 @@ from iop_fast.wire.outbox cimport Outbox
 
 cdef object RUNNING, HELD, STOPPING, ENDED
 cdef object STOPS, ENDS_HELD, ENDS
+cdef tuple NEXT
 
 cdef class Run
 

@@ -21,7 +21,8 @@ Ownership. The table (`Relay.runs`) holds a run from its opening frame to its en
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Mapping
+from enum import IntEnum
 
 from iop_fast import logs
 from iop_fast._hot.frames import encode_end, encode_taken, encode_window
@@ -34,31 +35,32 @@ from iop_fast.wire.outbox import Outbox
 log = logs.get(__name__)
 
 
-class RunState(Enum):
+class RunState(IntEnum):
     """Where a run stands; the module's head says what each state means."""
 
-    RUNNING = "running"
-    HELD = "held"
-    STOPPING = "stopping"
-    ENDED = "ended"
+    RUNNING = 0
+    HELD = 1
+    STOPPING = 2
+    ENDED = 3
 
 
-class RunEvent(Enum):
+class RunEvent(IntEnum):
     """What moves a run on."""
 
-    STOPS = "stop"  # the Edge or this Node wants it gone
-    ENDS_HELD = "end with data held"
-    ENDS = "end"  # the adapter's end, or the last that was held
+    STOPS = 0  # the Edge or this Node wants it gone
+    ENDS_HELD = 1  # the adapter's end, with data held
+    ENDS = 2  # the adapter's end, or the last that was held
 
 
-MOVES: dict[tuple[RunState, RunEvent], RunState] = {
+MOVES: Mapping[tuple[RunState, RunEvent], RunState] = {
     (RunState.RUNNING, RunEvent.STOPS): RunState.STOPPING,
     (RunState.RUNNING, RunEvent.ENDS_HELD): RunState.HELD,
     (RunState.RUNNING, RunEvent.ENDS): RunState.ENDED,
     (RunState.HELD, RunEvent.ENDS): RunState.ENDED,
     (RunState.STOPPING, RunEvent.ENDS): RunState.ENDED,
 }
-
+# The same by state and event, None where there is no move.
+NEXT = tuple(tuple(MOVES.get((state, event)) for event in RunEvent) for state in RunState)
 
 RUNNING, HELD, STOPPING, ENDED = RunState
 STOPS, ENDS_HELD, ENDS = RunEvent
@@ -121,7 +123,7 @@ class Run:
         self._end: End | None = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.run_id} {self._state.value}>"
+        return f"<{type(self).__name__} {self.run_id} {self._state.name.lower()}>"
 
     @property
     def state(self) -> RunState:
@@ -141,10 +143,10 @@ class Run:
 
     def _move(self, event: RunEvent) -> None:
         """Change the state as the table says; a move that it does not have is a bug of ours."""
-        try:
-            self._state = MOVES[self._state, event]
-        except KeyError:
-            raise RuntimeError(f"{self!r}: no move on {event.value}") from None
+        state = NEXT[self._state][event]
+        if state is None:
+            raise RuntimeError(f"{self!r}: no move on {event.name.lower()}")
+        self._state = state
 
     # From the link.
 
@@ -231,7 +233,7 @@ class Run:
             else:
                 self._move(ENDS_HELD)
         else:
-            log.error("run_ended_twice", run=self.run_id, state=self._state.value)
+            log.error("run_ended_twice", run=self.run_id, state=self._state.name.lower())
 
     # Passing on.
 

@@ -16,9 +16,11 @@ cdef class UsageReader:
 
 @cython.locals(content_type=bytes, name=bytes, value=bytes, size="Py_ssize_t")
 cpdef UsageReader usage_reader(head)
-@cython.locals(found=dict)
+@cython.locals(inner=dict)
+cdef value_at(usage, tuple path)
+@cython.locals(found=dict, spellings=tuple, path=tuple)
 cpdef dict numbers_of(usage)
-cpdef usage_of(numbers)
+cpdef usage_of(dict numbers)
 cpdef dict numbers_of_document(document)
 cdef dict numbers_found(UsageScan scan)
 

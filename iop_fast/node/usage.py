@@ -17,8 +17,6 @@ is skipped by one search, and one that is a single event with usage is parsed.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
@@ -78,16 +76,23 @@ def usage_reader(head: Head) -> UsageReader | None:
     return None
 
 
+def value_at(usage: object, path: tuple[str, ...]) -> object:
+    """Return what stands at a path of keys, None where nothing does."""
+    value = usage
+    for key in path:
+        if not isinstance(value, dict):
+            return None
+        inner = value
+        value = inner.get(key)
+    return value
+
+
 def numbers_of(usage: object) -> dict[str, int]:
     """Return the counts that one usage object reports, under our names; anything odd is left out."""
     found: dict[str, int] = {}
-    if not isinstance(usage, dict):
-        return found
     for name, spellings in SPELLINGS:
         for path in spellings:
-            value: Any = usage
-            for key in path:
-                value = value.get(key) if isinstance(value, dict) else None
+            value = value_at(usage, path)
             # No bool, which is an int too.
             if type(value) is int and 0 <= value <= COUNT_MAX:
                 found[name] = value
@@ -95,7 +100,7 @@ def numbers_of(usage: object) -> dict[str, int]:
     return found
 
 
-def usage_of(numbers: Mapping[str, int]) -> Usage | None:
+def usage_of(numbers: dict[str, int]) -> Usage | None:
     """Fold counts into Usage. Anthropic counts cached prompt tokens apart; here `cached` is a part of `prompt`."""
     if not numbers:
         return None

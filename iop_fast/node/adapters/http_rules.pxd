@@ -1,8 +1,9 @@
 """C types of http_rules.py."""
 
-from iop_fast._hot.heads cimport end_to_end, has_field, line_text_size, write_request
+from iop_fast._hot.heads cimport Names, end_to_end, has_field, line_text_size, write_request
 
-cdef frozenset CODINGS, CREDENTIALS, HOP_BY_HOP, METHODS_WITHOUT_BODY, NOT_FORWARDED, NOT_OF_CHUNKED
+cdef Names CODINGS, CREDENTIALS, HOP_BY_HOP, NOT_FORWARDED, NOT_OF_CHUNKED
+cdef frozenset METHODS_WITHOUT_BODY
 
 
 cpdef bytes request_head(bytes method, bytes target, bytes host, fields, str key, body_bytes, bytes body=*)

@@ -16,29 +16,28 @@ from typing import NamedTuple
 import aiohttp
 import yarl
 
-from iop_fast._hot.heads import end_to_end, has_field, line_text_size, write_request
+from iop_fast._hot.heads import Names, end_to_end, has_field, line_text_size, write_request
 
 # RFC 9110, section 7.6.1, and what older software uses in the same sense.
-HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
+PER_HOP = (
+    b"connection",
+    b"keep-alive",
+    b"proxy-authenticate",
+    b"proxy-authorization",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
 )
+HOP_BY_HOP = Names(PER_HOP)
 # What of a request belongs to one connection.
-NOT_FORWARDED = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+NOT_FORWARDED = Names((*PER_HOP, b"host", b"content-length", b"expect"))
 # And of an answer that came in chunks: a length beside them means nothing (RFC 9112, section 6.3).
-NOT_OF_CHUNKED = HOP_BY_HOP | {b"content-length"}
-CODINGS = frozenset({b"transfer-encoding"})
+NOT_OF_CHUNKED = Names((*PER_HOP, b"content-length"))
+CODINGS = Names((b"transfer-encoding",))
 # A request that carries one of these was given it for exactly this provider; the caller's own never come this far.
-CREDENTIALS = frozenset({b"authorization", b"x-api-key", b"api-key"})
+CREDENTIALS = Names((b"authorization", b"x-api-key", b"api-key"))
 
 # RFC 9110, section 8.6: a request of another method says the length of a body that it does not have.
 METHODS_WITHOUT_BODY = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
@@ -121,7 +120,7 @@ def request_fields(fields: Sequence[Field], key: str) -> list[tuple[str, str]]:
     kept = end_to_end(fields, NOT_FORWARDED)
     spelled: dict[bytes, str] = {}
     texts = [(spelled.setdefault(name.lower(), name.decode("latin-1")), as_text(value)) for name, value in kept]
-    if key and CREDENTIALS.isdisjoint(spelled):
+    if key and not has_field(kept, CREDENTIALS):
         texts.append(("Authorization", f"Bearer {key}"))
     return texts
 

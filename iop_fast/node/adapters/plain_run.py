@@ -209,6 +209,7 @@ class PlainRun:
         if self._connection is None or self._verdict is not None:
             return
         try:
+            self._connection.watchdog.note()
             self._pump(self._connection)
         except Exception as error:
             if self._is_over:
@@ -233,7 +234,6 @@ class PlainRun:
         """A request that needs no Upload has left."""
         self._is_written = True
         if self._first_bytes:
-            connection.watchdog.note()
             self._sink.on_consumed(self._first_bytes)
             self._note_taken()
 

@@ -7,6 +7,7 @@ import pytest
 from iop_fast._hot.heads import (
     CHUNKED,
     UNTIL_CLOSE,
+    Names,
     end_to_end,
     find_head_end,
     has_field,
@@ -16,7 +17,7 @@ from iop_fast._hot.heads import (
 )
 
 OK = b"HTTP/1.1 200 OK\r\n"
-HOPS = frozenset({b"connection", b"te"})
+HOPS = Names((b"connection", b"te"))
 
 
 def read(head: bytes) -> tuple[int, bytes, list[tuple[bytes, bytes]], int, bool] | None:
@@ -27,8 +28,8 @@ def test_fields_of_one_connection_stay_behind() -> None:
     fields = [(b"TE", b"x"), (b"a", b"1"), (b"Connection", b"close, X-Hop"), (b"x-hop", b"2"), (b"X-Hops", b"3")]
     assert end_to_end(fields, HOPS) == [(b"a", b"1"), (b"X-Hops", b"3")]
     assert end_to_end([], HOPS) == []
-    assert has_field(fields, frozenset({b"x-hop"}))
-    assert not has_field(fields, frozenset({b"X-Hop"}))
+    assert has_field(fields, Names((b"x-hop",)))
+    assert not has_field(fields, Names((b"x-ho",)))
 
 
 @pytest.mark.parametrize("field", [(b"a",), [b"a", b"b"], ("a", b"b"), (b"a", None)])
