@@ -226,8 +226,10 @@ class Edge:
         self._link_server = await transport.serve(
             config.edge.listen,
             self._serve_node,
+            transport=config.edge.link.transport,
             identity=identity,
             window_bytes=config.edge.link.window_bytes,
+            on_refused=note_refused,
         )
         stack.push_async_callback(self._link_server.stop, LINK_GRACE_S)
         stack.callback(self.links.close_all, "the Edge stops")
@@ -316,6 +318,11 @@ class Edge:
 def server_identity(tls: ServerTls) -> ServerIdentity:
     """Read the link's certificate."""
     return ServerIdentity(tls.cert_file, tls.key_file, tls.client_ca_file)
+
+
+def note_refused(peer: str, reason: str) -> None:
+    """Log a connection to the link's listener that came to nothing. Anybody can make one, so it is no warning."""
+    log.debug("link_connection_refused", peer=peer, reason=reason)
 
 
 # The program.

@@ -206,9 +206,9 @@ def stream_opener(config: NodeConfig) -> OpenStream:
 
     The files of edge.tls are read at each attempt: a certificate that was replaced is shown from the next one on.
     """
-    tls = config.edge.tls
+    tls, by = config.edge.tls, config.link.transport
     if tls is None:
-        return partial(transport.dial, config.edge.address, window_bytes=config.limits.window_bytes)
+        return partial(transport.dial, config.edge.address, transport=by, window_bytes=config.limits.window_bytes)
 
     read = partial(Trust, tls.ca_file, tls.cert_file, tls.key_file)
     try:
@@ -224,6 +224,7 @@ def stream_opener(config: NodeConfig) -> OpenStream:
         return await transport.dial(
             config.edge.address,
             trust,
+            transport=by,
             server_name=tls.server_name,
             window_bytes=config.limits.window_bytes,
         )

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
+from iop_fast.config.schema.common import LinkTransport
 from iop_fast.seams import MessageStream
 from iop_fast.wire.health import Health
 from iop_fast.wire.options import MAX_MESSAGE_BYTES
 
-TransportName = Literal["builtin", "grpcio"]
+TransportName = LinkTransport
 
 SERVICE = "iop.runtime.v1.Runtime"
 METHOD = f"/{SERVICE}/Session"

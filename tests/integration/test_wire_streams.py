@@ -172,7 +172,7 @@ def test_what_stops_a_dial_is_said_plainly(pair: Pair) -> None:
             await pair.dial(f"127.0.0.1:{port}")
         http = await asyncio.start_server(speak_http, "127.0.0.1", 0)
         port = http.sockets[0].getsockname()[1]
-        with pytest.raises(ConnectionError, match=r"http1.x server"):
+        with pytest.raises(ConnectionError, match=r"http1.x server|HTTP/1"):
             await pair.dial(f"127.0.0.1:{port}")
         http.close()
         await http.wait_closed()
@@ -339,7 +339,7 @@ def test_what_was_written_arrives_before_the_end_whoever_ends(pair: Pair) -> Non
                 assert await read_all(node) == [b"0", b"1", b"2", b"3", b"4"]
                 assert node.end_reason == reason
                 node.abandon()
-            assert (server.abandoned, server.abandoned_pending) == (1, 0)
+            await until(lambda: (server.abandoned, server.abandoned_pending) == (1, 0))
             node = await pair.dial(address)
             for number in range(5):
                 await node.write(b"%d" % number)
@@ -352,7 +352,7 @@ def test_what_was_written_arrives_before_the_end_whoever_ends(pair: Pair) -> Non
 
 @pairs
 def test_a_peer_that_does_not_read_does_not_block_abandon(pair: Pair) -> None:
-    """Neither abort nor a return ends such a call; the Edge goes on and the call is counted until its peer is gone."""
+    """grpcio cannot end such a call: it is counted until its peer is gone. Ours is cut."""
     ended = asyncio.Event()
     written: list[int] = []
 
@@ -373,14 +373,15 @@ def test_a_peer_that_does_not_read_does_not_block_abandon(pair: Pair) -> None:
     async def main() -> None:
         async with pair.running(serve) as (server, address):
             with pair.program("dial", address) as frozen:
-                assert first_line(frozen) == "open"
+                assert await asyncio.to_thread(first_line, frozen) == "open"
                 await ended.wait()
-                assert (server.abandoned, server.abandoned_pending) == (1, 1)
+                stuck = 1 if pair.edge == "grpcio" else 0
+                assert (server.abandoned, server.abandoned_pending) == (1, stuck)
                 node = await pair.dial(address)  # the Edge is as good as before
                 await node.write(b"echo")
                 assert await node.read() == b"echo"
                 node.abandon()
-                assert server.abandoned_pending == 1
+                assert server.abandoned_pending == stuck
             await until(lambda: server.abandoned_pending == 0)
 
     uvloop.run(main())
@@ -420,7 +421,7 @@ def test_a_server_stops_in_time_though_a_peer_does_not_read(pair: Pair) -> None:
     async def main() -> None:
         server = await pair.serve("127.0.0.1:0", serve)
         with pair.program("dial", f"127.0.0.1:{server.port}") as frozen:
-            assert first_line(frozen) == "open"
+            assert await asyncio.to_thread(first_line, frozen) == "open"
             await started.wait()
             start = time.monotonic()
             await server.stop(0.2)
@@ -471,7 +472,7 @@ def test_a_node_that_dies_is_read_as_the_end(how: signal.Signals, pair: Pair) ->
 
         async with pair.running(serve) as (_, address):
             with pair.program("dial", address) as node:
-                assert first_line(node) == "open"
+                assert await asyncio.to_thread(first_line, node) == "open"
                 node.send_signal(how)
                 await until(lambda: ends == [None])
 

@@ -16,7 +16,7 @@ from iop_fast.wire.transport import EdgeStream, LinkServer, NodeStream, Transpor
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 20.0
 
-BOTH: list[TransportName] = ["grpcio"]
+BOTH: list[TransportName] = ["builtin", "grpcio"]
 
 
 async def echo(stream: EdgeStream, peer: str) -> None:

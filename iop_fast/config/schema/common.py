@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
 from iop_fast.config.schema.fields import Address, Section, Text, check_endpoint, setting
+
+LinkTransport = Literal["builtin", "grpcio"]
+
+
+def link_transport() -> Any:
+    """The key that both files have for what carries a session."""
+    return setting(
+        "What carries the session, which is gRPC over HTTP/2 either way; the two sides need not have the same. builtin "
+        "is this program's own and takes about half of the CPU. grpcio is the library of that name, for where "
+        "something between the sides gets along with it alone; it takes 20 MB more, and cannot cut off a peer that "
+        "does not read.",
+        apply="restart",
+        default="grpcio",
+    )
 
 
 class ServerTls(Section):

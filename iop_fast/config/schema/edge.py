@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from iop_fast.config.schema.common import Log, Observe, ServerTls, Tracing
+from iop_fast.config.schema.common import LinkTransport, Log, Observe, ServerTls, Tracing, link_transport
 from iop_fast.config.schema.fields import DAY_MS, MIB, Address, Entries, Id, LocalAddress, Section, Text, setting
 from iop_fast.config.schema.fleet import Model, Node
 from iop_fast.config.schema.front import OpenAi
@@ -22,6 +22,7 @@ def queue_bound(value: int) -> int:
 class Link(Section):
     """The sessions with the Nodes."""
 
+    transport: LinkTransport = link_transport()
     heartbeat_ms: int = setting(
         "Time between heartbeats. The other side waits for three of them at least before it calls this one silent.",
         apply="restart",

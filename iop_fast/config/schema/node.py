@@ -7,7 +7,7 @@ Edge's file can run a command on this machine that its owner has not written dow
 from __future__ import annotations
 
 from iop_fast.config.schema.cli_profile import CliProfile
-from iop_fast.config.schema.common import ClientTls, Log, Observe, Tracing
+from iop_fast.config.schema.common import ClientTls, LinkTransport, Log, Observe, Tracing, link_transport
 from iop_fast.config.schema.fields import DAY_MS, MIB, Address, Entries, EnvName, Id, Section, Text, setting
 from iop_fast.config.schema.native import NativeModel, echo_models
 
@@ -22,6 +22,12 @@ class NodeEdge(Section):
         apply="restart",
         default=False,
     )
+
+
+class NodeLink(Section):
+    """The session with the Edge."""
+
+    transport: LinkTransport = link_transport()
 
 
 class NodeLimits(Section):
@@ -133,6 +139,7 @@ class NodeConfig(Section):
 
     id: Id = setting("Name of this Node in the Edge's file.", apply="restart")
     edge: NodeEdge = setting("The Edge that the Node dials.", apply="restart")
+    link: NodeLink = setting("The session with the Edge.", apply="restart", factory=NodeLink)
     token_env: EnvName | None = setting(
         "Variable of the environment that holds the Node's token. Either this or token_file.",
         apply="restart",

@@ -11,6 +11,7 @@ import asyncio
 import socket
 import ssl
 from contextlib import suppress
+from typing import cast
 
 from iop_fast.wire.credentials import ALPN, Trust, plain_tls_error
 from iop_fast.wire.ends import CLOSE_GRACE_S, GIVEN_UP, METHOD, NO_EDGE, check_size, detach
@@ -151,6 +152,8 @@ async def _open(limits: Limits, address: str, trust: Trust | None, server_name: 
     host, port = split_address(address)
     connected = await connect(host, port)
     connection = Connection(asyncio.get_running_loop(), limits, is_server=False)
+    ready = connection.ready
+    assert ready is not None, "a client's connection has it"
     if trust is None:
         await _attach(connection, connected, None, None)
     else:
@@ -158,9 +161,9 @@ async def _open(limits: Limits, address: str, trust: Trust | None, server_name: 
     try:
         if trust is not None:
             _check_alpn(connection)
-        await connection.ready  # network
+        await ready  # network
     except BaseException:
-        connection.ready.cancel()  # nobody asks for it any more
+        ready.cancel()  # nobody asks for it any more
         connection.abort("the attempt was given up")
         raise
     return connection
@@ -172,7 +175,7 @@ async def _attach(
     """Hand a socket over to the loop, whose it is whatever comes of it; raises OSError."""
     try:
         await asyncio.get_running_loop().create_connection(
-            lambda: connection, sock=connected, ssl=context, server_hostname=name
+            lambda: cast(asyncio.Protocol, connection), sock=connected, ssl=context, server_hostname=name
         )  # network
     except ssl.SSLError:
         raise

@@ -23,7 +23,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from iop_fast.wire.credentials import ALPN, ServerIdentity, certificate_names, plain_tls_error
 from iop_fast.wire.ends import (
@@ -193,7 +193,7 @@ class Http2Server:
 
         def remember() -> asyncio.Protocol:
             made.append(make())
-            return made[0]
+            return cast(asyncio.Protocol, made[0])
 
         try:
             await self._loop.connect_accepted_socket(

@@ -1116,7 +1116,7 @@ CASES = [
             "1:1: error: id: is missing, expected: name of this Node in the Edge's file",
             "1:1: error: models: unknown key, did you mean native_models?",
             (
-                "4:1: error: nodes: unknown key, expected one of id, edge, token_env, token_file, cli_profiles, "
+                "4:1: error: nodes: unknown key, expected one of id, edge, link, token_env, token_file, cli_profiles, "
                 "native_models, observe, tracing, log, limits"
             ),
         ],
