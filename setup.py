@@ -64,6 +64,7 @@ TYPED = [
     "iop_fast.edge.refusals",
     "iop_fast.edge.reply",
     "iop_fast.edge.service",
+    "iop_fast.edge.settings",
     "iop_fast.edge.state",
     "iop_fast.edge.tunnel",
     "iop_fast.edge.usage",

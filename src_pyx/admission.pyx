@@ -547,6 +547,10 @@ cdef class Admission:
         return self.queue.entries[slot].enqueued_at_ns + self.catalog.queue_timeout_ns
 
     @property
+    def is_quiet(self):
+        return self.queue.line_count == 0 and self.ledger.table.dropped == 0 and not self.failures
+
+    @property
     def has_dropped(self):
         return self.ledger.table.dropped > 0
 

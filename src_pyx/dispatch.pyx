@@ -578,10 +578,12 @@ cdef Cursor next_frame(Cursor at, Cursor end, FrameView *frame) except? NULL:
 
 
 @cython.final
+@cython.freelist(64)
 @cython.internal
 cdef class Answer:
     """What one message brought for one run."""
 
+    cdef uint64_t number    # the run id
     cdef object run_id
     cdef object run
     cdef bint taken
@@ -651,8 +653,9 @@ cdef class Answer:
         return 0
 
 
-cdef inline Answer new_answer(object run_id, object run):
+cdef inline Answer new_answer(uint64_t number, object run_id, object run):
     cdef Answer answer = Answer.__new__(Answer)
+    answer.number = number
     answer.run_id = run_id
     answer.run = run
     answer.data = []
@@ -675,6 +678,7 @@ cdef list gather(bytes message, dict runs, Py_ssize_t *frame_count):
     cdef list deliveries = []
     cdef dict answers = {}
     cdef object run_id, found, run
+    cdef Answer last = None
     while True:
         at = next_frame(at, end, &frame)
         if at == NULL:
@@ -685,16 +689,18 @@ cdef list gather(bytes message, dict runs, Py_ssize_t *frame_count):
             continue
         if not is_answer(frame.body):
             continue        # nothing that an Edge is sent, or of a later version
-        run_id = frame.run_id
-        found = answers.get(run_id)
-        if found is None:
-            run = runs.get(run_id)
-            if run is None:
-                continue
-            found = new_answer(run_id, run)
-            answers[run_id] = found
-            deliveries.append(found)
-        (<Answer>found).add(&frame)
+        if last is None or last.number != frame.run_id:     # the frames of a run often stand one after the other
+            run_id = frame.run_id
+            found = answers.get(run_id)
+            if found is None:
+                run = runs.get(run_id)
+                if run is None:
+                    continue
+                found = new_answer(frame.run_id, run_id, run)
+                answers[run_id] = found
+                deliveries.append(found)
+            last = <Answer>found
+        last.add(&frame)
 
 
 def dispatch_edge(bytes message not None, dict runs not None, side):

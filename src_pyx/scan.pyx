@@ -137,6 +137,9 @@ cdef enum:
     MODEL_CHARACTERS = 1024
     TEXT_ROOM = 4096 + 4     # a model of 1,024 characters of four bytes, one character over
     DEPTH_LIMIT = 1024
+    ROOM_DEPTH = 128
+    ROOM_STORE = 512
+    SPARE_ROOMS_MAX = 32
     URL_BYTES = 8            # https://
 
 # Fixed weights, in 1/64 tokens.
@@ -246,6 +249,34 @@ cdef struct Key:
     int64_t value_start
     int64_t value_end    # 0 while the value is read
 
+# What nearly every scan works in. Rooms of scans that are over are kept for the next ones: a request would pay four
+# times for the allocator's large blocks.
+cdef struct Room:
+    Key keys[KEY_LIMIT]
+    Frame frames[ROOM_DEPTH]
+    uint8_t text[TEXT_ROOM]
+    uint8_t store[ROOM_STORE]
+
+cdef Room *spare_rooms[SPARE_ROOMS_MAX]
+cdef int spare_room_count = 0
+
+
+cdef Room *take_room() noexcept:
+    global spare_room_count
+    if spare_room_count > 0:
+        spare_room_count -= 1
+        return spare_rooms[spare_room_count]
+    return <Room *>malloc(sizeof(Room))
+
+
+cdef void give_room(Room *room) noexcept:
+    global spare_room_count
+    if spare_room_count < SPARE_ROOMS_MAX:
+        spare_rooms[spare_room_count] = room
+        spare_room_count += 1
+    else:
+        free(room)
+
 
 class ScanError(ValueError):
 
@@ -267,6 +298,7 @@ cdef class BodyScan:
     cdef const uint8_t *_piece      # the piece that is read; NULL between feeds
     cdef State _state
     # Open arrays and objects.
+    cdef Room *_room
     cdef Frame *_frames
     cdef int _depth
     cdef int _max_depth
@@ -303,20 +335,28 @@ cdef class BodyScan:
             raise ValueError(f"max_depth: expected 1..{DEPTH_LIMIT}, got {max_depth}")
         self._max_depth = max_depth
         self._model_key = -1
-        self._frames = <Frame *>malloc(max_depth * sizeof(Frame))
-        self._text = <uint8_t *>malloc(TEXT_ROOM)
-        self._keys = <Key *>malloc(KEY_LIMIT * sizeof(Key))
-        self._store_size = 512
-        self._store = <uint8_t *>malloc(self._store_size)
-        if self._frames == NULL or self._text == NULL or self._keys == NULL or self._store == NULL:
+        self._room = take_room()
+        if self._room == NULL:
             raise MemoryError
+        self._frames = self._room.frames
+        if max_depth > ROOM_DEPTH:
+            self._frames = <Frame *>malloc(max_depth * sizeof(Frame))
+            if self._frames == NULL:
+                raise MemoryError
+        self._text = self._room.text
+        self._keys = self._room.keys
+        self._store = self._room.store
+        self._store_size = ROOM_STORE
         self._string.kept = self._text
 
     def __dealloc__(self):
-        free(self._frames)
-        free(self._text)
-        free(self._keys)
-        free(self._store)
+        if self._room == NULL:
+            return
+        if self._frames != self._room.frames:
+            free(self._frames)
+        if self._store != self._room.store:
+            free(self._store)
+        give_room(self._room)
 
     # -- for callers --
 
@@ -818,10 +858,12 @@ cdef class BodyScan:
         while self._store_used + self._string.length > size:
             size *= 2
         if size != self._store_size:
-            grown = <uint8_t *>realloc(self._store, size)
+            grown = <uint8_t *>realloc(NULL if self._store == self._room.store else self._store, size)
             if grown == NULL:
                 self._fail_at(FAULT_MEMORY, self._string_at)
                 return False
+            if self._store == self._room.store:
+                memcpy(grown, self._store, self._store_used)
             self._store = grown
             self._store_size = size
         memcpy(self._store + self._store_used, self._text, self._string.length)

@@ -75,6 +75,9 @@ class Admission:
     def next_deadline_ns(self) -> int:
         """The earliest deadline, 0 when nothing waits with one. The shell keeps one timer on it."""
     @property
+    def is_quiet(self) -> bool:
+        """True when nothing waits, nothing was dropped and nothing failed: the shell has nothing to do after a step."""
+    @property
     def has_dropped(self) -> bool:
         """True when `reclaim` has something to give back. O(1)."""
     @property

@@ -81,7 +81,7 @@ class AccessLines:
 
     def _names_of(self, record: Record) -> bytes:
         """Return the fields that are names."""
-        principal, path = record.request.principal, record.request.surface.path
+        principal, path = record.request.principal, record.request.path
         key = (principal, record.model, record.node_id, record.provider_id, path)
         names = self._names.get(key)
         if names is None:

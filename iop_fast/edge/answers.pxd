@@ -4,7 +4,7 @@ cimport cython
 
 from iop_fast._hot.records cimport item, new_record
 
-cdef dict _known, PLAIN_TYPES
+cdef dict _known
 cdef object ANTHROPIC
 cdef int CONNECTION, TYPE, BUFFERING, LENGTH
 

@@ -18,7 +18,8 @@ from iop_fast.errors import Failure, error_body
 from iop_fast.seams import Head
 
 EVENT_STREAM = b"text/event-stream"
-JSON_TYPE = (b"content-type", b"application/json")
+JSON_MEDIA = b"application/json"
+JSON_TYPE = (b"content-type", JSON_MEDIA)
 # nginx, in front of us, hands events on as they come instead of collecting them.
 UNBUFFERED = (b"x-accel-buffering", b"no")
 
@@ -58,8 +59,6 @@ KNOWN_NAMES_MAX = 1024
 KNOWN_NAME_BYTES_MAX = 64
 _known: dict[bytes, int] = {}
 
-# Most values of Content-Type and Content-Encoding are one of these, and need no further look.
-PLAIN_TYPES: Mapping[bytes, bool] = {b"application/json": False, EVENT_STREAM: True}
 ANTHROPIC = Dialect.ANTHROPIC
 
 
@@ -158,7 +157,7 @@ def passed_on(head: Head, own: Iterable[Field]) -> tuple[Head, bool]:
     """Return a provider's head as the client gets it, end-to-end fields as they came and then the Edge's own, and
     whether an error event can be added to the answer: it is a stream of events, not encoded and of no given length."""
     kept: list[Field] = []
-    named: set[bytes] = set()
+    named: set[bytes] | None = None
     is_stream, is_plain, says_buffering = False, True, False
     headers: list[Field] = item(head, 2)
     for field in headers:
@@ -166,7 +165,8 @@ def passed_on(head: Head, own: Iterable[Field]) -> tuple[Head, bool]:
         meaning = meaning_of(field[0]) if known is None else known
         if meaning:
             if meaning == CONNECTION:
-                named.update([word.strip().lower() for word in field[1].split(b",")])
+                words = [word.strip().lower() for word in field[1].split(b",")]
+                named = set(words) if named is None else named.union(words)
             if meaning <= CONNECTION:
                 continue
             if meaning == TYPE:
@@ -176,7 +176,7 @@ def passed_on(head: Head, own: Iterable[Field]) -> tuple[Head, bool]:
             elif meaning == LENGTH or field[1].strip().lower() not in (b"", b"identity"):
                 is_plain = False
         kept.append(field)
-    if named:
+    if named is not None:
         kept = [field for field in kept if field[0].lower() not in named]
     if is_stream and not says_buffering:
         kept.append(UNBUFFERED)
@@ -186,8 +186,9 @@ def passed_on(head: Head, own: Iterable[Field]) -> tuple[Head, bool]:
 
 def is_event_stream(media_type: bytes) -> bool:
     """True for a Content-Type that says events."""
-    known = PLAIN_TYPES.get(media_type)
-    return media_type.partition(b";")[0].strip().lower() == EVENT_STREAM if known is None else known
+    if media_type == JSON_MEDIA:
+        return False
+    return media_type == EVENT_STREAM or media_type.partition(b";")[0].strip().lower() == EVENT_STREAM
 
 
 # ---------------------------------------------------------------------------------------------------------------------

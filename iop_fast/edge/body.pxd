@@ -15,16 +15,18 @@ cdef class ByteBudget:
 
 
 @cython.final
+@cython.freelist(64)
 cdef class Body:
     cdef long long _allocated, _limit
     cdef readonly long long _charged, size
     cdef list _blocks
     cdef ByteBudget _budget
 
+    @cython.locals(count="Py_ssize_t")
     cpdef append(self, piece)
     cdef _append_to_blocks(self, piece)
     cdef _growing_block(self)
-    @cython.locals(first="Py_ssize_t", last="Py_ssize_t", base="Py_ssize_t", size="Py_ssize_t")
+    @cython.locals(first="Py_ssize_t", last="Py_ssize_t", base="Py_ssize_t", size="Py_ssize_t", block_bytes="Py_ssize_t")
     cpdef bytes slice(self, Py_ssize_t start, Py_ssize_t end)
     cpdef drop(self)
 

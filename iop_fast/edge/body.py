@@ -61,9 +61,9 @@ class Body:
         reserved = min(declared or 0, RESERVED_BYTES_MAX)
         if declared is not None and declared > limit:
             raise BodyTooLarge
-        if not budget.take(reserved):
-            raise BudgetExhausted
         self._budget = budget
+        if not self._budget.take(reserved):
+            raise BudgetExhausted
         self._limit = limit
         self._charged = reserved
         self._blocks: list[bytes | bytearray] = []
@@ -72,13 +72,13 @@ class Body:
 
     def append(self, piece: bytes) -> None:
         """Take the next bytes. Raises `BodyTooLarge` or `BudgetExhausted`; the body must then be dropped."""
-        size = self.size
-        if size + len(piece) > self._limit:
+        count = len(piece)
+        if self.size + count > self._limit:
             raise BodyTooLarge
-        if not size and len(piece) <= BLOCK_BYTES:
+        if not self.size and count <= BLOCK_BYTES:
             # Fast path: most bodies come in one piece, which is kept as it is.
             self._blocks.append(piece)
-            self._allocated = self.size = len(piece)
+            self._allocated = self.size = count
         else:
             self._append_to_blocks(piece)
         if self._allocated > self._charged:
@@ -115,16 +115,17 @@ class Body:
         """Copy a part of the body."""
         if start >= end:
             return b""
-        first, last = start // BLOCK_BYTES, (end - 1) // BLOCK_BYTES
+        block_bytes = BLOCK_BYTES
+        first, last = start // block_bytes, (end - 1) // block_bytes
         if first == last:
-            base = first * BLOCK_BYTES
+            base = first * block_bytes
             block = self._blocks[first]
             if isinstance(block, bytes):
                 return part(block, start - base, min(end - base, len(block)))
             return bytes(memoryview(block)[start - base : end - base])
         parts = []
         for index in range(first, last + 1):
-            base = index * BLOCK_BYTES
+            base = index * block_bytes
             parts.append(memoryview(self._blocks[index])[max(start - base, 0) : end - base])
         return b"".join(parts)
 
@@ -149,7 +150,7 @@ class Body:
         """Free the bytes and give their budget back."""
         self._budget.give(self._charged)
         self._charged = self._allocated = self.size = 0
-        self._blocks.clear()
+        self._blocks = []
 
 
 class Edit(NamedTuple):

@@ -113,7 +113,7 @@ class Books:
         self._measure(record, now_ns)
         state = ""
         # Of what no provider can have seen, nothing was used.
-        if (record.is_sent or record.is_taken) and record.request.surface.is_metered:
+        if (record.is_sent or record.is_taken) and record.request.is_metered:
             state = usage_state(outcome == SUCCESS, record.usage)
             provider = (record.node_id, record.provider_id)
             self.usage.book(
@@ -169,7 +169,7 @@ def access_fields(record: Record, state: str, now_ns: int) -> dict[str, object]:
         "model": record.model,
         "node": record.node_id,
         "provider": record.provider_id,
-        "path": request.surface.path.decode(),
+        "path": request.path.decode(),
         "status": reply.status,
         "outcome": outcome,
         "end": end_state(record),
@@ -207,7 +207,7 @@ def usage_line(record: Record, state: str) -> bytes:
         "model": record.model,
         "node_id": record.node_id,
         "provider_id": record.provider_id,
-        "path": request.surface.path.decode(),
+        "path": request.path.decode(),
         "outcome": record.outcome,
         "state": state,
         "prompt_tokens": prompt,

@@ -2,6 +2,7 @@
 
 cimport cython
 
+from iop_fast._core.ledger cimport Lease
 from iop_fast._hot.ages cimport AgeList
 from iop_fast._hot.records cimport item
 from iop_fast._hot.text cimport decimal
@@ -9,13 +10,15 @@ from iop_fast.edge.answers cimport own_fields
 from iop_fast.edge.body cimport Body
 from iop_fast.edge.record cimport Record
 from iop_fast.edge.reply cimport Reply
+from iop_fast.edge.settings cimport ModelEntry, Settings
 from iop_fast.edge.state cimport EdgeState
 from iop_fast.edge.tunnel cimport Request, Upload
 from iop_fast.edge.usage cimport believable
 
 cdef object RECEIVING, QUEUED, DISPATCHED, STREAMING, CANCELLING, DONE
 cdef int RUN_OK
-cdef object SUBMITTED, GRANTED, READMITTED, ANSWERED, ABANDONED, FINISHED
+cdef int SUBMITTED, GRANTED, READMITTED, ANSWERED, ABANDONED, FINISHED
+cdef tuple NEXT
 cdef long long NO_HANDLE, NS_PER_MS
 
 
@@ -26,10 +29,12 @@ cdef class Exchange(Record):
     cdef object _first_verdict, _needs, _run_id, _runtime, _scan, _state
     cdef readonly object _lease, _link, _waiter
     cdef long long _overdraft, _age
+    cdef Settings _settings
     cdef Upload _upload
     cdef AgeList _ages
 
-    cdef _move(self, event)
+    @cython.locals(at=int)
+    cdef _move(self, int event)
     cpdef begin(self)
     cpdef on_body(self, piece)
     cpdef on_body_complete(self)
@@ -37,11 +42,12 @@ cdef class Exchange(Record):
     cpdef on_writable(self)
     cpdef on_granted(self, lease)
     cpdef on_evicted(self, outcome)
+    @cython.locals(entry=ModelEntry)
     cdef _admit(self)
     cdef _admit_again(self, verdict)
     cdef _take_decision(self, decision)
     @cython.locals(edge=EdgeState)
-    cdef _dispatch(self, lease)
+    cdef _dispatch(self, Lease lease)
     cpdef on_sent(self, message_number)
     cpdef on_window(self, byte_count)
     cpdef on_answer(self, taken, head, data, end)
@@ -52,6 +58,7 @@ cdef class Exchange(Record):
     cdef _take_bad_end(self, end)
     @cython.locals(takes_event=bint, request=Request)
     cdef bint _begin_answer(self, head, data, bint is_whole) except -1
+    @cython.locals(settings=Settings)
     cdef list _route(self)
     @cython.locals(reply=Reply, window="long long", owed="long long")
     cdef _renew_window(self)

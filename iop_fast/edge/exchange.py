@@ -101,22 +101,24 @@ class Exchange(Record):
         "_run_id",
         "_runtime",
         "_scan",
+        "_settings",
         "_state",
         "_upload",
         "_waiter",
     )
 
     def __init__(self, edge: EdgeState, request: Request, downstream: Downstream) -> None:
-        self._begin_record(request, Reply(downstream, request.cors), edge.clock.now_ns())
         self._edge = edge
+        self._begin_record(request, Reply(downstream, request.cors), self._edge.clock.now_ns())
         self._state = RECEIVING
         self._body: Body | None = None
         self._scan: BodyScan | FormScan | None = None
         self._needs = 0
         self._waiter: Waiter | None = None
         self._lease: Lease | None = None
-        self._runtime = edge.runtime  # pinned by the grant; the one of the arrival before that
+        self._runtime = self._edge.runtime  # pinned by the grant; the one of the arrival before that
         self._first_verdict: Verdict | None = None  # why the request was admitted again
+        self._settings = self._edge.runtime.settings  # of _runtime
         self._link: RunLink | None = None
         self._run_id = 0
         self._overdraft = 0  # what the run may send beyond its window
@@ -139,9 +141,10 @@ class Exchange(Record):
 
     def _move(self, event: Event) -> None:
         """Change the state as the table says; a move that it does not have is a bug of ours."""
-        state = NEXT[self._state][event]
+        at: int = self._state
+        state = NEXT[at][event]
         if state is None:
-            raise RuntimeError(f"{self!r}: no move on {event.name}")
+            raise RuntimeError(f"{self!r}: no move on {Event(event).name}")
         self._state = state
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -150,10 +153,10 @@ class Exchange(Record):
     def begin(self) -> None:
         """Open the body. Called once, before any other event; the request may be over when this returns."""
         try:
-            self._body = Body(self._edge.budget, self._runtime.body_bytes_max, self.request.head.content_length)
+            self._body = Body(self._edge.budget, self._settings.body_bytes_max, item(self.request.head, 4))
             self._scan = self.request.new_scan()
         except REFUSED_FOR as error:
-            self._fail(*refusal_of(error, self._runtime.body_bytes_max))
+            self._fail(*refusal_of(error, self._settings.body_bytes_max))
 
     def on_body(self, piece: bytes) -> None:
         """Take the next bytes of the body."""
@@ -165,7 +168,7 @@ class Exchange(Record):
             self._body.append(piece)
             self._scan.feed(piece)
         except REFUSED_FOR as error:
-            self._fail(*refusal_of(error, self._runtime.body_bytes_max))
+            self._fail(*refusal_of(error, self._settings.body_bytes_max))
         except Exception as error:  # noqa: BLE001 - a bug of ours ends this request, and is logged there
             self._break("body", error)
 
@@ -176,7 +179,7 @@ class Exchange(Record):
         try:
             self._admit()
         except REFUSED_FOR as error:
-            self._fail(*refusal_of(error, self._runtime.body_bytes_max))
+            self._fail(*refusal_of(error, self._settings.body_bytes_max))
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("body complete", error)
 
@@ -217,7 +220,7 @@ class Exchange(Record):
             else:
                 self.finish(self.outcome or CLIENT_GONE)
         except REFUSED_FOR as error:
-            self._fail(*refusal_of(error, self._runtime.body_bytes_max))
+            self._fail(*refusal_of(error, self._settings.body_bytes_max))
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("granted", error)
 
@@ -248,11 +251,12 @@ class Exchange(Record):
             self._fail(REFUSALS[Outcome.EVICTED_DRAINING])
             return
         runtime = self._runtime = self._edge.runtime
+        self._settings = runtime.settings
         entry = find_model(runtime, scan.model)
         model = self.model = entry.id
         self._needs = needs_of(entry, self.request.surface, scan, self._body)
         self.estimated_tokens = scan.estimated_tokens
-        self.is_long = self.estimated_tokens >= runtime.long_threshold_tokens
+        self.is_long = self.estimated_tokens >= self._settings.long_threshold_tokens
         self._move(SUBMITTED)
         self._take_decision(self._edge.gate.submit(self, model, self.is_long, self._needs))
 
@@ -291,7 +295,7 @@ class Exchange(Record):
         self.granted_ns = lease.granted_at_ns
         self.queue_ns = self.granted_ns - lease.enqueued_at_ns
         link = edge.links.for_lease(self.node_id, lease.generation) if lease.is_held else None
-        if link is None or not link.is_up:
+        if link is None:
             self._admit_again(NODE_LOST)
             return
         if not link.has_room:
@@ -300,16 +304,19 @@ class Exchange(Record):
         assert self._body is not None
         assert self._scan is not None
         runtime = self._runtime = edge.runtime
+        self._settings = runtime.settings
         self.is_sent = self.is_taken = False
         self._run_id = lease.lease_id
-        opening, self._upload, self.clamped, translation = prepare_run(
-            self.request, self._body, self._scan, self.model, runtime, key, edge.unix_time()
-        )
+        opened = prepare_run(self.request, self._body, self._scan, self.model, runtime, key, edge.unix_time)
+        opening = item(opened, 0)
+        self._upload = item(opened, 1)
+        self.clamped = item(opened, 2)
+        translation = item(opened, 3)
         traces = edge.books.traces
         if traces is not None:
             opening = traces.open(self, opening, runtime)
         self._overdraft = 0 if translation is None else OVERDRAFT_BYTES
-        window = runtime.run_window_bytes
+        window = self._settings.run_window_bytes
         run = self if translation is None else NormalizedRun(self, link, self._run_id, translation, window)
         link.open(self._run_id, run, opening)
         self._link = link
@@ -332,7 +339,7 @@ class Exchange(Record):
             self._upload.go_on(self._link, self._run_id, byte_count)
             self._drop_sent_body()
         except REFUSED_FOR as error:
-            self._fail(*refusal_of(error, self._runtime.body_bytes_max))
+            self._fail(*refusal_of(error, self._settings.body_bytes_max))
         except Exception as error:  # noqa: BLE001 - as in on_body
             self._break("window", error)
 
@@ -441,7 +448,7 @@ class Exchange(Record):
     def _begin_answer(self, head: Head, data: list[bytes], is_whole: bool) -> bool:
         """Send the head and what came with it; False, with nothing sent, for a head that cannot be written."""
         request = self.request
-        own = own_fields(request.id, request.surface.dialect, item(head, 2), self.clamped)
+        own = own_fields(request.id, request.dialect, item(head, 2), self.clamped)
         own += self._route()
         passed, takes_event = passed_on(head, own)
         try:
@@ -458,16 +465,16 @@ class Exchange(Record):
 
     def _route(self) -> list[Field]:
         """Return the fields that say who got the request, if somebody did, and how long that took."""
-        runtime = self._runtime
-        if not self.provider_id or not runtime.exposes_route:
+        settings = self._settings
+        if not self.provider_id or not settings.exposes_route:
             return []
         queue_ms = decimal(self.queue_ns // NS_PER_MS)
-        return [*runtime.routes.get((self.node_id, self.provider_id), ()), (b"x-iop-queue-ms", queue_ms)]
+        return [*settings.routes.get((self.node_id, self.provider_id), ()), (b"x-iop-queue-ms", queue_ms)]
 
     def _renew_window(self) -> None:
         """Grant the Node anew what was handed on, once it is half a window and while the client takes what it gets."""
         link, reply = self._link, self.reply
-        window = self._runtime.run_window_bytes
+        window = self._settings.run_window_bytes
         if link is None or 2 * reply.owed < window or self._state is CANCELLING:
             return
         if reply.is_writable:
@@ -486,7 +493,7 @@ class Exchange(Record):
         """Tell the client that the request failed, as well as its answer so far allows, and leave it."""
         if self._link is None:
             self._release()
-        dialect = self.request.surface.dialect
+        dialect = self.request.dialect
         is_told = self.reply.is_wanted
         if self._state is STREAMING:
             self.reply.break_off(verdict, dialect)

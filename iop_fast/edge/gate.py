@@ -217,6 +217,8 @@ class Gate:
 
     def _after_step(self) -> None:
         admission = self._admission
+        if admission.is_quiet:
+            return
         deadline_ns = admission.next_deadline_ns
         if deadline_ns and (self._timer is None or deadline_ns < self._timer_ns):
             self._set_timer(deadline_ns)

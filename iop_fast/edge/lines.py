@@ -80,7 +80,7 @@ class LineWriter:
 
     def put(self, line: bytes) -> None:
         """Take a line, its end included; drop it when too many are under way."""
-        if self.pending >= self._lines_max:
+        if len(self._batch) + self._handed.given - self._handed.done >= self._lines_max:
             self.dropped += 1
             return
         self._batch.append(line)

@@ -1,6 +1,11 @@
 """C types of link_runs.py."""
 
+cimport cython
+
+from iop_fast._hot.frames cimport encode_tunnel_request
 from iop_fast.wire.outbox cimport Outbox
+
+cdef Py_ssize_t SENT_SLACK
 
 
 cdef class LinkRuns:
@@ -13,7 +18,8 @@ cdef class LinkRuns:
     cdef readonly object generation, node_id
 
     cdef _drop_ended(self)
-    cpdef open(self, run_id, run, request)
+    @cython.locals(entry=bytes)
+    cpdef open(self, run_id, run, opening)
     cpdef send_body(self, run_id, piece, complete)
     cpdef wait_to_send(self, run_id)
     cpdef hold(self, run_id, long long byte_count)

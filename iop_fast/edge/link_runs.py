@@ -131,10 +131,10 @@ class LinkRuns:
             raise RuntimeError(f"{self!r}: run {run_id} opened on a session that is not up")
         assert run_id not in self._runs, f"run {run_id} is open already"
         self._runs[run_id] = run
-        if isinstance(opening, RunOpening):
-            entry = encode_run_request(run_id, opening)
-        else:
+        if isinstance(opening, TunnelRequest):
             entry = encode_tunnel_request(run_id, opening)
+        else:
+            entry = encode_run_request(run_id, opening)
         self._outbox.send_open(run_id, entry, self._on_opening_sent)
 
     def send_body(self, run_id: int, piece: bytes | bytearray | memoryview, complete: bool) -> None:

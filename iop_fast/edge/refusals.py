@@ -11,7 +11,8 @@ from iop_fast.edge.needs import NORMALIZED, missing_names
 from iop_fast.edge.normalized.limits import tunnel_needs
 from iop_fast.edge.outcomes import RequestRefused, Verdict
 from iop_fast.edge.routes import Surface
-from iop_fast.edge.runtime import ModelEntry, Runtime
+from iop_fast.edge.runtime import Runtime
+from iop_fast.edge.settings import ModelEntry
 from iop_fast.errors import Failure
 
 # What the steps between a request's first byte and its run raise when it is not served for what it is.
@@ -25,7 +26,8 @@ def find_model(runtime: Runtime, model: str | None) -> ModelEntry:
     """Return the model that a body asks for; raise RequestRefused."""
     if model is None:
         raise RequestRefused(Verdict(Failure.INVALID_REQUEST, 'expected a top-level "model"'), "model")
-    entry = runtime.models.get(model)
+    settings = runtime.settings
+    entry = settings.models.get(model)
     if entry is None:
         raise RequestRefused(unknown_model(runtime, model), "model")
     return entry

@@ -8,6 +8,7 @@ cdef Py_ssize_t TAIL_BYTES
 
 
 @cython.final
+@cython.freelist(64)
 cdef class Reply:
     cdef public object _downstream
     cdef object _extra

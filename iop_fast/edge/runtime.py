@@ -23,14 +23,15 @@ import orjson
 from iop_fast._core.admission import Plan, ProviderSpec
 from iop_fast.config.catalog import Catalog, CatalogProvider
 from iop_fast.config.payload import NodePayload
-from iop_fast.config.schema import EdgeConfig, Generation, OpenAi
+from iop_fast.config.schema import EdgeConfig, OpenAi
 from iop_fast.edge.auth import Field, FieldTable, ForwardRule, Principal
 from iop_fast.edge.needs import can_of, is_normalized
+from iop_fast.edge.settings import Key as Key
+from iop_fast.edge.settings import ModelEntry, Served, Settings
 from iop_fast.wire.payload import EncodedPayload, encode_payload, refresh_entries
 
 NS_PER_MS = 1_000_000
 
-Key = tuple[str, str]  # (node_id, provider_id)
 Specs = tuple[ProviderSpec, ProviderSpec]  # while its Node does not report it up, while it does
 
 # Of so many models, the ones nearest in length, a name is compared with: looking for near names stays under 2 ms.
@@ -39,29 +40,8 @@ NEAR_NAMES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """How one provider calls a model, as text and as the JSON text that stands in a request."""
-
-    name: str
-    json: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
-    """What dispatch reads about one model. `abilities` are the distinct `can` sets of its providers, `has_normalized`
-    says that some of these take normalized runs and no tunnels."""
-
-    id: str
-    served: Mapping[Key, Served]
-    abilities: Sequence[int]
-    has_normalized: bool
-    generation: Generation | None
-    page: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Runtime:
-    """Everything that one revision of the configuration says.
+    """Everything that one revision of the configuration says. `settings` is what every request reads of it.
 
     `file_sha256` is that of the file it was read from. `payload_revisions` gives for each Node the revision at which
     its payload last changed, `pushes` the frames that push that payload (none for the first revision, which no Node is
@@ -93,6 +73,7 @@ class Runtime:
     long_threshold_tokens: int
     body_bytes_max: int
     run_window_bytes: int
+    settings: Settings
 
     @classmethod
     def build(
@@ -117,6 +98,16 @@ class Runtime:
         normalized = frozenset(provider.key for provider in catalog.providers if is_normalized(provider.adapter_type))
         models = model_entries(config, catalog, can, normalized)
         rule = forward_rule(config.openai)
+        routes = {key: route_fields(key) if config.openai.expose_route else () for key in can}
+        settings = Settings(
+            models,
+            normalized,
+            routes,
+            exposes_route=config.openai.expose_route,
+            long_threshold_tokens=config.openai.long_context_threshold_tokens,
+            body_bytes_max=config.openai.limits.body_bytes,
+            run_window_bytes=config.edge.link.run_window_bytes,
+        )
         return cls(
             revision=revision,
             file_sha256=file_sha256,
@@ -133,14 +124,15 @@ class Runtime:
             models=MappingProxyType(models),
             models_page=b'{"object":"list","data":[' + b",".join(entry.page for entry in models.values()) + b"]}",
             principals=MappingProxyType(principals_of(catalog)),
-            routes=MappingProxyType({key: route_fields(key) if config.openai.expose_route else () for key in can}),
+            routes=MappingProxyType(routes),
             fields=FieldTable(rule),
             forward_rule=rule,
             requires_principal=config.openai.require_principal,
-            exposes_route=config.openai.expose_route,
-            long_threshold_tokens=config.openai.long_context_threshold_tokens,
-            body_bytes_max=config.openai.limits.body_bytes,
-            run_window_bytes=config.edge.link.run_window_bytes,
+            exposes_route=settings.exposes_route,
+            long_threshold_tokens=settings.long_threshold_tokens,
+            body_bytes_max=settings.body_bytes_max,
+            run_window_bytes=settings.run_window_bytes,
+            settings=settings,
         )
 
     def plan(self, is_reported_up: Callable[[Key], bool]) -> Plan:
@@ -173,7 +165,7 @@ def model_entries(
     return {
         model.id: ModelEntry(
             id=model.id,
-            served=MappingProxyType({key: served[name] for key, name in model.served.items()}),
+            served={key: served[name] for key, name in model.served.items()},
             abilities=tuple(dict.fromkeys(can[key] for key in model.served)),
             has_normalized=not normalized.isdisjoint(model.served),
             generation=policies.get(model.id),

@@ -12,10 +12,11 @@ client's own field of that name is not taken over, so two requests never share a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 from iop_fast import logs
 from iop_fast._core.admission import Outcome
+from iop_fast._hot.records import item
 from iop_fast.edge import answers
 from iop_fast.edge.auth import (
     ANONYMOUS,
@@ -48,7 +49,7 @@ from iop_fast.edge.routes import (
 from iop_fast.edge.state import EdgeState
 from iop_fast.edge.tunnel import Request
 from iop_fast.errors import Failure
-from iop_fast.seams import Downstream, Head, Receiver, RequestHead
+from iop_fast.seams import Downstream, Head, HeadMemo, Receiver, RequestHead
 
 log = logs.get(__name__)
 
@@ -142,13 +143,13 @@ class EdgeService:
         edge = self._edge
         if edge.is_draining:
             return Refusal(REFUSALS[Outcome.EVICTED_DRAINING])
+        before = self._before(head)
+        if before is not None:
+            return before.again(request_id, head)
         preflight = self._cors.preflight_fields(head)
         if preflight is not None:
             return Preflight(preflight)
         runtime = edge.runtime
-        before = self._before(head)
-        if before is not None:
-            return before.again(request_id, head)
         fields = runtime.fields.sort(head.headers)
         principal: Principal | None = ANONYMOUS
         if is_api(head.path):
@@ -172,11 +173,12 @@ class EdgeService:
 
     def _before(self, head: RequestHead) -> Request | None:
         """Return a request of the same head, decided under the configuration of now; None where there was none."""
-        memo = head.memo
-        if memo is None or memo.made is None:
+        memo: HeadMemo | None = item(head, 5)
+        made: Any = None if memo is None else memo.made
+        if made is None or made[0] != self._edge.runtime.revision:
             return None
-        revision, request = cast(tuple[int, Request], memo.made)
-        return request if revision == self._edge.runtime.revision else None
+        before: Request = made[1]
+        return before
 
     def _decide_tunnel(
         self, surface: Surface, head: RequestHead, fields: CallerFields, request_id: bytes, principal: Principal

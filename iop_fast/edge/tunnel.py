@@ -25,7 +25,21 @@ class Request:
     the provider token that goes with them, if any, `cors` what every answer says to a browser. `boundary` is that of a
     body that is a form, `target` the path with its query."""
 
-    __slots__ = ("boundary", "cors", "forwarded", "head", "id", "method", "passed", "principal", "surface", "target")
+    __slots__ = (
+        "boundary",
+        "cors",
+        "dialect",
+        "forwarded",
+        "head",
+        "id",
+        "is_metered",
+        "method",
+        "passed",
+        "path",
+        "principal",
+        "surface",
+        "target",
+    )
 
     def __init__(
         self,
@@ -40,6 +54,8 @@ class Request:
     ) -> None:
         self.id = id
         self.surface = surface
+        # What is asked of it again and again; a dataclass answers slowly.
+        self.path, self.dialect, self.is_metered = surface.path, surface.dialect, surface.is_metered
         self.head = head
         self.passed = passed
         self.principal = principal
@@ -54,6 +70,9 @@ class Request:
         twin = Request.__new__(Request)
         twin.id = id
         twin.surface = self.surface
+        twin.path = self.path
+        twin.dialect = self.dialect
+        twin.is_metered = self.is_metered
         twin.head = head
         twin.passed = self.passed
         twin.principal = self.principal
@@ -130,16 +149,17 @@ def prepare_tunnel(
     Returns the opening, the body behind it (None when the opening holds all of it), and the names of the fields that
     were lowered to a ceiling.
     """
-    entry = runtime.models[model]
+    settings = runtime.settings
+    entry = settings.models[model]
     served = entry.served[key]
     name = served.name.encode() if request.boundary else served.json
-    edits, clamped = plan_edits(scan, body, name, request.surface.path, entry.generation)
-    limit = min(PIECE_BYTES, runtime.run_window_bytes)
+    edits, clamped = plan_edits(scan, body, name, request.path, entry.generation)
+    limit = min(PIECE_BYTES, settings.run_window_bytes)
     first = apply_edits(body.slice(0, body.size), edits) if body.size <= limit else b""
     size = len(first)
     upload = None
     if not 0 < size <= limit:
-        upload = Upload(EditedBody(body, edits), runtime.run_window_bytes)
+        upload = Upload(EditedBody(body, edits), settings.run_window_bytes)
         first = upload.next_piece()
         size = upload.size
     opening = new_record(

@@ -5,10 +5,24 @@ cimport cython
 from iop_fast._core.clock cimport Clock as CoreClock
 
 
+cdef Py_ssize_t BATCH_BYTES, MAX_MESSAGE_BYTES, TURN_BYTES
+
+
 @cython.final
+@cython.freelist(64)
+cdef class _Entry:
+    cdef bytes data
+    cdef bint can_wait
+    cdef object on_sent
+    cdef _Entry next
+
+
+@cython.final
+@cython.freelist(64)
 cdef class _Run:
     cdef long long deficit
-    cdef object entries, run_id
+    cdef _Entry first, last
+    cdef object run_id
     cdef bint is_dropped, is_in_turns
 
 
@@ -37,11 +51,11 @@ cdef class Outbox:
     cpdef send_open(self, run_id, bytes entry, on_sent)
     @cython.locals(run=_Run)
     cpdef bint withdraw(self, run_id) except -1
-    @cython.locals(run=_Run, can_wait=bint, data=bytes)
+    @cython.locals(run=_Run, entry=_Entry, following=_Entry)
     cpdef drop_run(self, run_id)
     cdef _look_if_low(self)
     cpdef close(self)
-    @cython.locals(run=_Run, can_wait=bint)
+    @cython.locals(run=_Run, entry=_Entry)
     cdef _send(self, run_id, bytes data, bint is_bulk, on_sent, bint is_patient=*)
     cdef bint _is_held_back(self) except -1
     @cython.locals(message=_Message)
@@ -51,8 +65,8 @@ cdef class Outbox:
     cdef bint _fill_prompt(self, _Message message) except -1
     @cython.locals(run=_Run, size="Py_ssize_t")
     cdef _fill_turns(self, _Message message)
-    @cython.locals(can_wait=bint, data=bytes)
+    @cython.locals(entry=_Entry)
     cdef _take_head(self, _Run run, _Message message)
 
 
-cpdef check_size(bytes entry)
+cpdef int check_size(bytes entry) except -1

@@ -11,11 +11,11 @@ ones are empty:
     prompt    small entries that are not bulk, of runs that have no queue of their own; in the order they came
     turns     runs with queued bulk, served by bytes in turn (deficit round robin)
 
-Entries of one run keep their order. A run's entries wait in one queue, `_Run.entries`. It starts prompt: each entry
-puts the run once more into `_prompt`. With its first bulk entry it joins `_turns` and everything after follows that
-entry there. Prompt entries of the run, if any are left, stand at the head of its queue, and no turn is served while
-`_prompt` holds anything, so a turn never takes them. A run whose queue is empty is forgotten; its next entry starts
-anew. A cancel is a control frame and does overtake: its sender drops what the run still has queued.
+Entries of one run keep their order. A run's entries wait in one queue, from `_Run.first` on. It starts prompt: each
+entry puts the run once more into `_prompt`. With its first bulk entry it joins `_turns` and everything after follows
+that entry there. Prompt entries of the run, if any are left, stand at the head of its queue, and no turn is served
+while `_prompt` holds anything, so a turn never takes them. A run whose queue is empty is forgotten; its next entry
+starts anew. A cancel is a control frame and does overtake: its sender drops what the run still has queued.
 
 Dropping. `drop_run` empties the run's queue at once and marks it; its places in `_prompt` and `_turns` are skipped when
 they come up. A dropped `_Run` never comes back, a later entry of the same run id makes a new one.
@@ -53,19 +53,28 @@ PACE_SLACK_NS = 500_000
 OnSent = Callable[[int, int], None]
 
 
-# An entry of a run: its bytes, whether it can wait (bulk or patient), and what to call when it opens the run and is
-# sent.
-_Entry = tuple[bytes, bool, "OnSent | None"]
+class _Entry:
+    """An entry of a run: its bytes, whether it can wait (bulk or patient), what to call when it opens the run and is
+    sent, and the next one of the run."""
+
+    __slots__ = ("can_wait", "data", "next", "on_sent")
+
+    def __init__(self, data: bytes, can_wait: bool, on_sent: OnSent | None) -> None:
+        self.data = data
+        self.can_wait = can_wait
+        self.on_sent = on_sent
+        self.next: _Entry | None = None
 
 
 class _Run:
-    """What one run has queued."""
+    """What one run has queued, from `first` to `last`: most queue one entry, and a deque costs more than that."""
 
-    __slots__ = ("deficit", "entries", "is_dropped", "is_in_turns", "run_id")
+    __slots__ = ("deficit", "first", "is_dropped", "is_in_turns", "last", "run_id")
 
     def __init__(self, run_id: int) -> None:
         self.run_id = run_id
-        self.entries: deque[_Entry] = deque()
+        self.first: _Entry | None = None
+        self.last: _Entry | None = None
         self.is_in_turns = False
         self.is_dropped = False
         self.deficit = TURN_BYTES
@@ -198,7 +207,7 @@ class Outbox:
     def withdraw(self, run_id: int) -> bool:
         """Drop a run whose opening entry is in no message yet and return True; else do nothing and return False."""
         run = self._runs.get(run_id)
-        if run is None or run.entries[0][2] is None:
+        if run is None or run.first is None or run.first.on_sent is None:
             return False
         self.drop_run(run_id)
         return True
@@ -209,10 +218,14 @@ class Outbox:
         if run is None:
             return
         run.is_dropped = True
-        for data, can_wait, _ in run.entries:
-            self.queued_bytes -= len(data)
-            self._urgent -= not can_wait
-        run.entries.clear()
+        entry, run.first, run.last = run.first, None, None
+        while entry is not None:
+            self.queued_bytes -= len(entry.data)
+            if not entry.can_wait:
+                self._urgent -= 1
+            # Taken apart one by one: freeing a long chain at its head would free the rest by recursion.
+            following, entry.next = entry.next, None
+            entry = following
         self._look_if_low()
 
     def call_when_low(self, low_bytes: int, on_low: Callable[[], None]) -> None:
@@ -232,10 +245,11 @@ class Outbox:
             return
         self._is_closed = True
         self._on_low = None
+        for run_id in [*self._runs]:
+            self.drop_run(run_id)
         self._control.clear()
         self._prompt.clear()
         self._turns.clear()
-        self._runs.clear()
         self._urgent = 0
         self.queued_bytes = 0
         self._wake()
@@ -247,10 +261,15 @@ class Outbox:
         run = self._runs.get(run_id)
         if run is None:
             run = self._runs[run_id] = _Run(run_id)
-        can_wait = is_bulk or is_patient
-        run.entries.append((data, can_wait, on_sent))
+        entry = _Entry(data, is_bulk or is_patient, on_sent)
+        if run.last is None:
+            run.first = entry
+        else:
+            run.last.next = entry
+        run.last = entry
         self.queued_bytes += len(data)
-        self._urgent += not can_wait
+        if not entry.can_wait:
+            self._urgent += 1
         if not run.is_in_turns:
             if is_bulk or len(data) > PROMPT_MAX_BYTES:
                 run.is_in_turns = True
@@ -352,7 +371,8 @@ class Outbox:
         while prompt:
             run = prompt[0]
             if not run.is_dropped:
-                if not message.has_room(len(run.entries[0][0])):
+                assert run.first is not None, "a run that is queued has an entry"
+                if not message.has_room(len(run.first.data)):
                     return False
                 self._take_head(run, message)
             prompt.popleft()
@@ -362,8 +382,8 @@ class Outbox:
         turns = self._turns
         while turns:
             run = turns[0]
-            while run.entries:
-                size = len(run.entries[0][0])
+            while run.first is not None:
+                size = len(run.first.data)
                 if size > run.deficit:
                     break
                 if not message.has_room(size):
@@ -371,23 +391,29 @@ class Outbox:
                 run.deficit -= size
                 self._take_head(run, message)
             turns.popleft()
-            if run.entries:
+            if run.first is not None:
                 run.deficit += TURN_BYTES
                 turns.append(run)
 
     def _take_head(self, run: _Run, message: _Message) -> None:
         """Move a run's first entry into the message; forget the run with its last one."""
-        data, can_wait, on_sent = run.entries.popleft()
-        self.queued_bytes -= len(data)
-        self._urgent -= not can_wait
-        message.add(data)
-        if on_sent is not None:
-            message.opened.append((run.run_id, on_sent))
-        if not run.entries:
+        entry = run.first
+        assert entry is not None, "a run that is queued has an entry"
+        run.first = entry.next
+        self.queued_bytes -= len(entry.data)
+        if not entry.can_wait:
+            self._urgent -= 1
+        message.add(entry.data)
+        if entry.on_sent is not None:
+            message.opened.append((run.run_id, entry.on_sent))
+        if run.first is None:
+            run.last = None
             del self._runs[run.run_id]
 
 
-def check_size(entry: bytes) -> None:
-    """Refuse what no receiver takes."""
-    if len(entry) > MAX_MESSAGE_BYTES:
-        raise ValueError(f"entry too large: expected at most {MAX_MESSAGE_BYTES} bytes, got {len(entry)}")
+def check_size(entry: bytes) -> int:
+    """Refuse what no receiver takes; return the entry's size."""
+    size = len(entry)
+    if size > MAX_MESSAGE_BYTES:
+        raise ValueError(f"entry too large: expected at most {MAX_MESSAGE_BYTES} bytes, got {size}")
+    return size

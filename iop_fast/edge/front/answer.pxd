@@ -2,18 +2,20 @@
 
 cimport cython
 
+from iop_fast._hot.fields cimport number_at
 from iop_fast._hot.records cimport item
 from iop_fast._hot.text cimport Block
 from iop_fast.edge.front.peer cimport Peer
 
 cdef int UNDECIDED, NO_BODY, BY_LENGTH, BY_CHUNKS, BY_CLOSE
-cdef int HAS_DATE, ASKS_CLOSE, STATUS_MIN, STATUS_MAX
+cdef int HAS_DATE, ASKS_CLOSE, STATUS_MIN, STATUS_MAX, LENGTH_DIGITS_MAX
 cdef object _LENGTH, _DATE, _CONNECTION
 cdef list _STATUS_LINES
 cdef Block _written
 
 
 @cython.final
+@cython.freelist(64)
 cdef class Answer:
     cdef Peer _connection
     cdef int _framing

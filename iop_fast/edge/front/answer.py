@@ -19,6 +19,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from iop_fast._hot.fields import number_at
 from iop_fast._hot.records import item
 from iop_fast._hot.text import Block
 from iop_fast.seams import Head
@@ -32,6 +33,7 @@ UNDECIDED, NO_BODY, BY_LENGTH, BY_CHUNKS, BY_CLOSE = range(5)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 STATUS_MIN, STATUS_MAX = 200, 599
+LENGTH_DIGITS_MAX = 18
 _STATUS_LINES = [b"HTTP/1.1 %d " % status for status in range(STATUS_MIN, STATUS_MAX + 1)]
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -211,9 +213,9 @@ class Answer:
                 # Whoever made the head could otherwise end it early and write an answer of its own.
                 _written.put_value(value)
             elif known == _LENGTH:
-                if length >= 0 or not value.isdigit():
+                if length >= 0 or not value.isdigit() or len(value) > LENGTH_DIGITS_MAX:
                     raise ValueError(f"content-length of an answer must be one number, got {value!r}")
-                length = int(value)
+                length = number_at(value, 0)
             elif known == _DATE:
                 flags |= HAS_DATE
                 _written.put(b"\r\nDate: ")

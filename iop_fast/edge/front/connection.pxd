@@ -2,6 +2,7 @@
 
 cimport cython
 
+from iop_fast._hot.records cimport item
 from iop_fast._hot.text cimport part
 from iop_fast.edge.front.answer cimport Answer
 from iop_fast.edge.front.head cimport HeadParser, KnownHead, find_head

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from iop_fast import logs
 from iop_fast._hot.chunks import ChunkDecoder, ChunkError, PayloadTooLargeError
+from iop_fast._hot.records import item
 from iop_fast._hot.text import part
 from iop_fast.edge.front.answer import CONTINUE, Answer
 from iop_fast.edge.front.head import ALLOWED, KnownHead, Refusal, asked_path, count_requests, find_head
@@ -288,7 +289,8 @@ class Connection(Peer):
         except Refusal as refusal:
             self._refuse(refusal.failure, refusal.message)
             return False
-        if head.content_length is not None and head.content_length > front.body_bytes_max:
+        length: int | None = item(head, 4)
+        if length is not None and length > front.body_bytes_max:
             self._refuse(*self._too_large(), path=head.path)
             return False
         self._scanned = 0
@@ -308,8 +310,8 @@ class Connection(Peer):
         self._unwatch()
         self._buffer = b""
         self._keeps_alive = parser.keep_alive and front.keeps_alive
-        self._answer = answer = Answer(self, head.method == b"HEAD", parser.is_http10, self._is_writable)
-        length = head.content_length
+        self._answer = answer = Answer(self, item(head, 0) == b"HEAD", parser.is_http10, self._is_writable)
+        length: int | None = item(head, 4)
         if length is None or length > len(rest):
             self._open_unread(head, answer, rest)
             return

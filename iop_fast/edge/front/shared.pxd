@@ -2,6 +2,7 @@
 
 cimport cython
 
+from iop_fast._core.clock cimport Clock as CoreClock
 from iop_fast._hot.ages cimport AgeList
 from iop_fast.edge.front.head cimport HeadParser
 
@@ -14,7 +15,8 @@ cdef class FrontCounters:
 
 
 cdef class Turns:
-    cdef object _clock, _loop, _waiting
+    cdef CoreClock _clock
+    cdef object _loop, _waiting
     cdef long long _until_ns
     cdef bint _is_open
 

@@ -78,14 +78,22 @@ class Opened(NamedTuple):
 
 
 def prepare_run(
-    request: Request, body: Body, scan: BodyScan | FormScan, model: str, runtime: Runtime, key: Key, unix_time: int
+    request: Request,
+    body: Body,
+    scan: BodyScan | FormScan,
+    model: str,
+    runtime: Runtime,
+    key: Key,
+    unix_time: Callable[[], int],
 ) -> Opened:
-    """Make a request ready for the provider `key`, as `runtime` says; raise RequestRefused."""
-    if key not in runtime.normalized:
+    """Make a request ready for the provider `key`, as `runtime` says; raise RequestRefused. `unix_time` gives the whole
+    seconds since 1970, for what is dated in answers."""
+    settings = runtime.settings
+    if key not in settings.normalized:
         opening, upload, clamped = prepare_tunnel(request, body, scan, scan.stream, model, runtime, key)
         return new_record(Opened, (opening, upload, clamped, None))
     assert isinstance(scan, BodyScan), "no form is asked of a provider that takes no tunnel"
-    return prepare_normalized(request, body, scan, model, runtime, key, unix_time)
+    return prepare_normalized(request, body, scan, model, runtime, key, unix_time())
 
 
 def prepare_normalized(

@@ -133,9 +133,11 @@ def test_what_an_owner_raises_stays_inside_and_its_lease_comes_back(kind: type[B
     assert desk.release(held)
     assert ends([after]) == ["lease"]
     assert desk.row("p").in_flight == 1
+    assert not desk.core.is_quiet
     (failure,) = desk.core.take_failures()
     assert isinstance(failure, kind)
     assert desk.core.take_failures() == []
+    assert desk.core.is_quiet
     assert desk.core.counters()["callback_failed"] == 1
 
 

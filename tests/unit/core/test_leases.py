@@ -48,8 +48,10 @@ def test_every_dropped_lease_is_found_through_recycling() -> None:
     for number in range(1000):
         desk.ask()
         assert desk.core.has_dropped, number
+        assert not desk.core.is_quiet
         assert desk.core.reclaim(desk.now) == [("n1", "p")]
         assert not desk.core.has_dropped
+        assert desk.core.is_quiet
         desk.callers.clear()
     assert desk.core.counters()["reclaimed"] == 1000
     assert desk.row("p").in_flight == 0

@@ -33,6 +33,17 @@ def test_the_servable_waiter_is_taken_from_the_middle() -> None:
     assert ends([a2, b2, a3]) == ["lease", "lease", None]
 
 
+def test_admission_is_quiet_while_nobody_waits() -> None:
+    desk = Desk(plan(provider("p")))
+    held = desk.ask()
+    assert desk.core.is_quiet
+    (waiting,) = desk.queue(1)
+    assert not desk.core.is_quiet
+    desk.release(held)
+    assert ends([waiting]) == ["lease"]
+    assert desk.core.is_quiet
+
+
 def test_a_short_request_passes_a_long_one_that_cannot_be_placed() -> None:
     """B06: the head needs a long slot, all are taken; the short one behind it goes first. When the head's client
     leaves, nothing is left waiting."""

@@ -56,6 +56,34 @@ def part_tokens(part: dict[str, Any]) -> int:
     return tokens([{"role": "user", "content": [part]}]) - MESSAGE_TOKENS
 
 
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_scan_knows_nothing_of_the_one_whose_memory_it_has() -> None:
+    """Keys, names and text of a scan that is over stand in the memory that the next one gets."""
+    long_keys = {f"key-{number}" * 10: number for number in range(100)}  # more than a scan's first store holds
+    for turn in range(3):
+        several = [BodyScan() for _ in range(50)]  # more than are kept
+        for machine in several:
+            machine.feed(json.dumps({**long_keys, "model": f"m{turn}", "stream": True}).encode())
+            machine.finish()
+            assert (machine.model, machine.stream, len(machine.top_level_keys)) == (f"m{turn}", True, 102)
+        del several, machine
+        after = scanned({"x": "y"})
+        assert (after.model, after.stream, after.top_level_keys) == (None, False, ["x"])
+
+
+def test_a_scan_of_great_depth_has_frames_of_its_own() -> None:
+    deep = b'{"model":"m","x":' + b"[" * 1_000 + b"]" * 1_000 + b"}"
+    for _ in range(2):
+        machine = BodyScan(1_024)
+        machine.feed(deep)
+        machine.finish()
+        assert machine.model == "m"
+        del machine
+        assert refusal(deep).code
+
+
 # ---- read-outs -------------------------------------------------------------------------------------------------------
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from iop_fast.edge.exchange import State
 from iop_fast.edge.routes import SURFACES
-from iop_fast.edge.tunnel import PIECE_BYTES
 from iop_fast.seams import End, Head, Usage
+from iop_fast.wire.options import PIECE_BYTES
 from iop_fast.wire.runtime_pb2 import RunEnd
 from tests.unit.edge.exchange_world import JSON_HEAD, OK, SSE_HEAD, ExchangeWorld, provider_spec
 
