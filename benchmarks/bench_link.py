@@ -6,6 +6,7 @@ A server process of each transport echoes the messages of one call, on core 0; t
 their server, are this process, on core 1. Per line so many messages are in flight at once. The figure is CPU of the
 server process, all its threads and the kernel's part, per message pair (one in, one out): the median of alternating
 slots, and the same for this process. A process of idle priority spins on each core, so that no virtual CPU halts.
+`bare` is the floor: a protocol without messages that sends back what it reads.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from iop_fast.wire.http2.limits import Limits
 import grpc  # isort: skip
 from grpc import aio  # isort: skip
 
-SUBJECTS = ("builtin", "grpcio")
+SUBJECTS = ("bare", "builtin", "grpcio")
 CASES = ((200, 1), (200, 16), (9_000, 1), (9_000, 16), (131_072, 1))
 METHOD = "/iop.bench.Link/Echo"
 SERVICE, NAME = METHOD.strip("/").split("/")
@@ -75,6 +76,50 @@ async def serve_builtin() -> None:
     await loop.run_in_executor(None, sys.stdin.read)
 
 
+class Bare(asyncio.Protocol):
+    """Sends back what it reads; or, as a client, counts it."""
+
+    def __init__(self, is_server: bool) -> None:
+        self.is_server = is_server
+        self.transport: asyncio.Transport | None = None
+        self.missing = 0
+        self.size = 0
+        self.waiter: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_server:
+            assert self.transport is not None
+            self.transport.write(data)
+            return
+        self.missing -= len(data)
+        if self.waiter is not None and not self.waiter.done() and self.missing <= 0:
+            self.waiter.set_result(None)
+
+    async def write(self, message: bytes) -> None:
+        """See Stream."""
+        assert self.transport is not None
+        self.size = len(message)
+        self.transport.write(message)
+
+    async def read(self) -> bytes:
+        """See Stream; what it returns was not received."""
+        self.missing += self.size
+        if self.missing > 0:
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
+        return bytes(self.size)
+
+
+async def serve_bare() -> None:
+    """The floor."""
+    server = await asyncio.get_running_loop().create_server(lambda: Bare(True), "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
 async def serve_grpcio() -> None:
     """grpc.aio, with the link's options."""
 
@@ -105,6 +150,11 @@ async def connect(subject: str, port: int) -> AsyncIterator[Stream]:
             await call.done_writing()
         return
     loop = asyncio.get_running_loop()
+    if subject == "bare":
+        transport, bare = await loop.create_connection(lambda: Bare(False), "127.0.0.1", port)
+        yield bare
+        transport.close()
+        return
     connection = Connection(loop, Limits(), is_server=False)
     await loop.create_connection(lambda: cast(asyncio.Protocol, connection), "127.0.0.1", port)
     assert connection.ready is not None
@@ -183,21 +233,17 @@ def main() -> None:
     parser.add_argument("--serve", choices=SUBJECTS, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.serve is not None:
-        uvloop.run(serve_builtin() if asked.serve == "builtin" else serve_grpcio())
+        uvloop.run({"bare": serve_bare, "builtin": serve_builtin, "grpcio": serve_grpcio}[asked.serve]())
         return
     costs = uvloop.run(measure(asked.rounds, asked.seconds))
     if asked.json:
         print(json.dumps([[*case, *cost] for case, cost in costs.items()]))
         return
-    print(
-        f"{'bytes':>8} {'in flight':>9}   {'builtin us':>10} {'grpcio us':>10} {'ratio':>6}   client us: builtin, grpcio"
-    )
+    print(f"{'bytes':>8} {'in flight':>9}   " + " ".join(f"{name + ' us':>10}" for name in SUBJECTS) + "   client us")
     for size, in_flight in CASES:
-        ours, theirs = costs["builtin", size, in_flight], costs["grpcio", size, in_flight]
-        print(
-            f"{size:>8} {in_flight:>9}   {ours.server_us:>10.1f} {theirs.server_us:>10.1f}"
-            f" {theirs.server_us / ours.server_us:>6.1f}   {ours.client_us:.1f}, {theirs.client_us:.1f}"
-        )
+        found = [costs[name, size, in_flight] for name in SUBJECTS]
+        servers = " ".join(f"{cost.server_us:>10.1f}" for cost in found)
+        print(f"{size:>8} {in_flight:>9}   {servers}   " + ", ".join(f"{cost.client_us:.1f}" for cost in found))
 
 
 if __name__ == "__main__":
