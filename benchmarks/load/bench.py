@@ -149,7 +149,8 @@ class Bench:
                 try:
                     figures = await slot(subject)
                 except (OSError, TimeoutError, Unmeasured) as why:
-                    result.missing[subject.name] = f"{type(why).__name__}: {why}"
+                    if not (self.warming and isinstance(why, Unmeasured)):
+                        result.missing[subject.name] = f"{type(why).__name__}: {why}"
                     continue
                 if not self.warming:
                     slots[subject.name].append(figures)
