@@ -5,7 +5,7 @@ cimport cython
 from iop_fast.wire.http2.peer cimport Peer, read_word
 
 cdef int DATA, END_HEADERS, END_STREAM, HEADERS
-cdef long long COST_OF_RESET, EARNED_BY_MESSAGE
+cdef long long COST_OF_RESET, DATA_BYTES_PER_COST, EARNED_BY_MESSAGE
 cdef Py_ssize_t PART_BYTES_MIN, PREFIX_BYTES
 
 

@@ -41,7 +41,7 @@ from typing import Any
 from iop_fast.wire.http2 import fields, frames
 from iop_fast.wire.http2.fields import Ending
 from iop_fast.wire.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS
-from iop_fast.wire.http2.limits import COST_OF_RESET, EARNED_BY_MESSAGE
+from iop_fast.wire.http2.limits import COST_OF_RESET, DATA_BYTES_PER_COST, EARNED_BY_MESSAGE
 from iop_fast.wire.http2.peer import Peer, read_word
 
 # Length (24 bits), type, flags and stream of a DATA frame.
@@ -315,7 +315,8 @@ class Call:
         end = self._sent = start + size
         self._window -= size
         self._peer.window -= size
-        self._peer.earn(EARNED_BY_MESSAGE)
+        if size >= DATA_BYTES_PER_COST:  # a peer that opens its window by single bytes earns nothing (CVE-2019-9511)
+            self._peer.earn(EARNED_BY_MESSAGE)
         pieces.append(DATA_HEAD.pack(size >> 8, size & 0xFF, DATA, 0, self.id))
         if start < PREFIX_BYTES:
             pieces.append(PREFIX.pack(0, len(message))[start : min(end, PREFIX_BYTES)])

@@ -6,7 +6,8 @@ hpack, once a call, within `BLOCK_BYTES_MAX` encoded and decoded.
 
 Rules for what comes (RFC 9113, 8.2 and 8.3; gRPC's PROTOCOL-HTTP2.md): malformed fields are an error of the stream
 (`MalformedError`); well-formed ones that are no gRPC call are answered by an HTTP status, as gRPC's own server does.
-Values are never logged nor told to anybody: hpack's debug log, which has them all, is switched off here.
+Values are never logged nor told to anybody: hpack's debug log, which has them all, is switched off here. What a peer
+says of a status is for people, and may be logged: what cannot be printed is replaced.
 """
 
 from __future__ import annotations
@@ -192,7 +193,8 @@ def _ending(known: dict[bytes, bytes]) -> Ending:
     if not status.isdigit() or len(status) > 3:
         return Ending(GRPC_UNKNOWN, "the peer ended the call without a gRPC status")
     details = unquote_to_bytes(known.get(b"grpc-message", b"")[: 3 * DETAILS_BYTES_MAX])
-    return Ending(int(status), details[:DETAILS_BYTES_MAX].decode("utf-8", "replace"))
+    text = details[:DETAILS_BYTES_MAX].decode("utf-8", "replace")
+    return Ending(int(status), "".join(c if c.isprintable() else "?" for c in text))
 
 
 # Writing.

@@ -52,10 +52,11 @@ FRAME_BYTES_MAX = 1024 * 1024 + 16
 ANSWER_BYTES_MAX = 16 * 1024
 
 # What a second's control frames may cost, in frames; a message of either direction earns what its window updates and
-# probes of the round-trip time cost (gRPC sends up to two and one of them a message).
+# probes of the round-trip time cost (gRPC sends up to two and one of them a message). It is less than the frames cost
+# that an empty message can be cut into.
 ALLOWANCE = 1000
 ALLOWANCE_S = 1.0
-EARNED_BY_MESSAGE = 5
+EARNED_BY_MESSAGE = 4
 
 COST_OF_FRAME = 1
 COST_OF_PING = 2

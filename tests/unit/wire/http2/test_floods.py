@@ -244,3 +244,37 @@ def test_a_small_part_does_not_hold_the_large_read_that_brought_it() -> None:
         bench.connection.abort("")
 
     play(scene)
+
+
+@pytest.mark.parametrize("stream_id", [0, 1])
+def test_a_window_that_opens_by_single_bytes_before_a_message_ends_the_connection(stream_id: int) -> None:
+    async def scene(loop: VirtualLoop) -> None:
+        bench = Bench(loop)
+        call = bench.open()
+        bench.feed(frames.window_update(1 - stream_id, 2**20))
+        writing = loop.create_task(call.write(bytes(500_000)))
+        await asyncio.sleep(0)
+        for _ in range(2 * ALLOWANCE):
+            bench.feed(frames.window_update(stream_id, 1))
+        assert bench.goaway == frames.ENHANCE_YOUR_CALM
+        with pytest.raises(ConnectionError):
+            await writing
+        bench.connection.abort("")
+
+    play(scene)
+
+
+def test_empty_messages_in_single_bytes_end_the_connection() -> None:
+    async def scene(loop: VirtualLoop) -> None:
+        bench = Bench(loop)
+        call = bench.open()
+        for _ in range(10 * ALLOWANCE):
+            if bench.goaway is not None:
+                break
+            bench.feed(b"".join(data(1, b"\x00") for _ in range(5)))
+            if not call.is_over:
+                assert await call.read() == b""
+        assert bench.goaway == frames.ENHANCE_YOUR_CALM
+        bench.connection.abort("")
+
+    play(scene)
