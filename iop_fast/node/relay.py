@@ -196,9 +196,11 @@ class Relay(Table):
     def forget(self, run: Run) -> None:
         """Take out a run that has ended (called by it)."""
         del self.runs[run.run_id]
-        self._router.count_end(run.provider_id, run.end_status)
+        end = run._end
+        assert end is not None, "a run is forgotten when it has ended"
+        self._router.count_end(run._provider.id, end.status)
         if run.trace is not None:
-            run.trace.close(run.end_status)
+            run.trace.close(end.status)
         if not self.runs and self._on_idle:
             waiting, self._on_idle = self._on_idle, []
             for on_idle in waiting:

@@ -108,6 +108,10 @@ class Run:
     )
 
     def __init__(self, table: Table, run_id: int, provider: Provider, first_bytes: int, is_body_complete: bool) -> None:
+        self._begin(table, run_id, provider, first_bytes, is_body_complete)
+
+    def _begin(self, table: Table, run_id: int, provider: Provider, first_bytes: int, is_body_complete: bool) -> None:
+        """Set everything up. A C subclass calls this: a base's constructor is a call through Python's."""
         self.run_id = run_id
         self.trace: RunTrace | None = None
         self._table = table
@@ -134,12 +138,6 @@ class Run:
     def provider_id(self) -> str:
         """The provider that it runs on."""
         return self._provider.id
-
-    @property
-    def end_status(self) -> int:
-        """The status of its end, once it has one."""
-        assert self._end is not None, f"{self!r} has no end yet"
-        return self._end.status
 
     def _move(self, event: RunEvent) -> None:
         """Change the state as the table says; a move that it does not have is a bug of ours."""

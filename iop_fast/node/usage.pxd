@@ -6,6 +6,7 @@ from iop_fast._hot.usage_scan cimport UsageScan, names_usage
 
 cdef Py_ssize_t WHOLE_BYTES_MAX
 cdef object COUNT_MAX, new_tuple
+cdef bytes EVENTS, JSON
 cdef tuple PLACES, SPELLINGS
 
 

@@ -27,6 +27,7 @@ from iop_fast.seams import Head, Usage
 WHOLE_BYTES_MAX = 64 * 1024
 COUNT_MAX = 2**63 - 1
 
+JSON, EVENTS = b"application/json", b"text/event-stream"
 LINE_END = re.compile(rb"[\r\n]")
 EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 # Where a document may report usage; the first that does counts.
@@ -68,10 +69,12 @@ def usage_reader(head: Head) -> UsageReader | None:
         if size == 16 and name.lower() == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
             return None
         if size == 12 and name.lower() == b"content-type":
-            content_type = value.split(b";", 1)[0].strip().lower()
-    if content_type == b"text/event-stream":
+            content_type = value
+    if content_type != JSON:  # as most servers write it
+        content_type = content_type.split(b";", 1)[0].strip().lower()
+    if content_type == EVENTS:
         return StreamUsage()
-    if content_type == b"application/json" or content_type.endswith(b"+json"):
+    if content_type == JSON or content_type.endswith(b"+json"):
         return DocumentUsage()
     return None
 
