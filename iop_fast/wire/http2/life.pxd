@@ -25,6 +25,8 @@ cdef class Life(Peer):
     cdef _tell(self, int code, str text)
     cpdef shut(self, int code, str text, str reason)
     @cython.locals(call=Call)
+    cdef _finish_calls(self, str reason)
+    @cython.locals(call=Call)
     cdef _enter_closing(self, str reason)
     cdef _set_timer(self, delay_ns)
     cdef _look_for_idleness(self)

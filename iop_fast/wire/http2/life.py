@@ -33,6 +33,8 @@ CHECK = b"iop-idle"  # what our PINGs carry
 
 NS = 1e-9
 
+CLOSED_TEXT = "the connection was closed"
+
 # When the loop itself was held up, or the machine slept, what the peer sent meanwhile is unread: timers run before
 # sockets. A timer that is so late looks again when they have been read.
 LATE_S = 1.0
@@ -241,6 +243,8 @@ class Life(Peer):
         """End the connection properly, with an error code and a text for the peer, a reason for us. Idempotent."""
         if self._state >= CLOSING:
             return
+        if self.is_server and code == frames.NO_ERROR:
+            self._finish_calls(reason)
         self.put_answers()
         if self._state >= CLOSING:
             return
@@ -258,6 +262,12 @@ class Life(Peer):
         except (RuntimeError, OSError):  # it has ended already, and says so by connection_lost
             transport.abort()
 
+    def _finish_calls(self, reason: str) -> None:
+        """Tell the clients of open calls: over TLS our end of the transport would not."""
+        for call in list(self._calls.values()):
+            call.finish(fields.GRPC_UNAVAILABLE, reason or CLOSED_TEXT)
+            call.reset(frames.CANCEL)  # where a message waits before the status
+
     def _enter_closing(self, reason: str) -> None:
         """Nothing is written or read from here on; every call is over."""
         self._state = CLOSING
@@ -265,9 +275,9 @@ class Life(Peer):
         self._answers = []
         self.drop_input()
         for call in list(self._calls.values()):
-            call.end(fields.GRPC_UNAVAILABLE, reason or "the connection was closed")
+            call.end(fields.GRPC_UNAVAILABLE, reason or CLOSED_TEXT)
         if self.ready is not None and not self.ready.done():
-            self.ready.set_exception(ConnectionError(reason or "the connection was closed"))
+            self.ready.set_exception(ConnectionError(reason or CLOSED_TEXT))
             self.ready.exception()  # who does not wait for it need not hear of it
 
     def _set_timer(self, delay_ns: int) -> None:

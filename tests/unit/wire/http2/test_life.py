@@ -234,7 +234,7 @@ def test_closing_sends_what_is_left_and_waits_for_the_peer_but_not_for_ever() ->
         bench.connection.close("we stop")
         bench.connection.close("again")
         kinds = [f.kind for f in bench.take()]
-        assert kinds == [frames.HEADERS, frames.DATA, frames.GOAWAY]
+        assert kinds == [frames.HEADERS, frames.DATA, frames.HEADERS, frames.RST_STREAM, frames.GOAWAY]
         assert (call.is_over, call.status, call.details) == (True, 14, "we stop")
         assert bench.transport.has_eof
         bench.feed(data(1, b"dropped"))
@@ -312,5 +312,24 @@ def test_a_loop_that_was_held_up_reads_before_it_judges() -> None:
         assert bench.connection.is_open
         await asyncio.sleep(8)
         assert bench.transport.is_aborted
+
+    play(scene)
+
+
+def test_a_server_that_closes_tells_its_clients_by_a_status_or_a_reset() -> None:
+    async def scene(loop: VirtualLoop) -> None:
+        pair = Pair(loop, client=Limits(window_bytes=1000))
+        told, stuck = await pair.open(), await pair.open()
+        await stuck.write(bytes(5000))
+        await stuck.write(bytes(5000))  # its echo waits for the window until the first is read
+        await until(lambda: len(pair.calls) == 2)
+        await asyncio.sleep(0.1)
+        pair.server.close("we stop")
+        assert await told.read() is None
+        assert (told.status, told.details) == (14, "we stop")
+        await until(lambda: stuck.is_over)
+        assert stuck.status == 1
+        await until(lambda: pair.client.transport is None and pair.server.transport is None)
+        await asyncio.gather(*pair.tasks)
 
     play(scene)
