@@ -14,7 +14,8 @@ import cProfile
 import pstats
 import time
 
-from benchmarks.edge_operations import COUNT, Work, chunks, requests
+from benchmarks.edge_operations import COUNT, Work, chunks, large_answers, requests, upload_pieces
+from iop_fast.heap import keep_freed_memory
 
 ROUNDS = 9
 TURNS = 3
@@ -33,6 +34,7 @@ async def measure(work: Work) -> float:
 
 async def main(is_profile: bool) -> None:
     """Print the table, or a profile of whole answers."""
+    keep_freed_memory()
     if is_profile:
         work = await requests()
         with cProfile.Profile() as profile:
@@ -41,6 +43,8 @@ async def main(is_profile: bool) -> None:
         return
     print(f"a request and its answer, access line included   {await measure(await requests()):7.2f} us")
     print(f"a chunk of a streamed answer                     {await measure(await chunks()):7.2f} us")
+    print(f"a request with an answer of 64 KiB               {await measure(await large_answers()):7.2f} us")
+    print(f"64 KiB of a request body of 1 MiB                {await measure(await upload_pieces()):7.2f} us")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 
 from iop_fast._core.clock import MonotonicClock, VirtualClock
 from iop_fast._hot.dispatch import dispatch_edge
-from iop_fast._hot.frames import encode_data, encode_end, encode_head, encode_taken
+from iop_fast._hot.frames import encode_data, encode_end, encode_head, encode_taken, encode_window
 from iop_fast.config.catalog import build_catalog
 from iop_fast.config.loader import load_edge
 from iop_fast.config.payload import compile_payloads
@@ -41,6 +41,8 @@ from iop_fast.wire.outbox import Outbox
 CONNECTIONS = 32
 COUNT = 50 * CONNECTIONS
 WARM = 4 * CONNECTIONS
+PIECE_BYTES = 64 * 1024
+UPLOAD_PIECES = 16
 
 CONFIG = """\
 edge: {id: bench, listen: "127.0.0.1:1"}
@@ -78,10 +80,10 @@ STREAM = Head(200, b"OK", [(b"content-type", b"text/event-stream"), (b"cache-con
 EVENT = b'data: {"choices":[{"delta":{"content":"token"}}]}\n\n' * 3
 
 
-def request(fields: tuple[bytes, ...]) -> bytes:
+def request(fields: tuple[bytes, ...], body: bytes = BODY) -> bytes:
     """A chat request with `fields` and its length."""
-    head = [b"POST /v1/chat/completions HTTP/1.1", *fields, b"Content-Length: %d" % len(BODY), b"", b""]
-    return b"\r\n".join(head) + BODY
+    head = [b"POST /v1/chat/completions HTTP/1.1", *fields, b"Content-Length: %d" % len(body), b"", b""]
+    return b"\r\n".join(head) + body
 
 
 class NullTransport(asyncio.Transport):
@@ -168,14 +170,25 @@ class EdgeInProcess:
         """One message from the Node."""
         dispatch_edge(b"".join(frames), self.session._runs, self.session)
 
-    async def answer(self) -> None:
+    async def answer(self, head: Head = WHOLE, body: bytes = b"x" * 400) -> None:
         """A request and its answer of one piece, on every connection."""
         runs = await self.ask()
         assert len(runs) == CONNECTIONS
         frames = []
         for run in runs:
-            frames += [encode_taken(run), encode_head(run, WHOLE), encode_data(run, b"x" * 400), encode_end(run, OK)]
+            frames += [encode_taken(run), encode_head(run, head), encode_data(run, body), encode_end(run, OK)]
         self.deliver(frames)
+
+    async def upload(self, pieces: list[bytes]) -> None:
+        """A request whose body comes in pieces and is taken by the Node as it grants, on one connection."""
+        for piece in pieces:
+            self.connections[0].data_received(piece)
+        (run,) = self.session._runs
+        while self.session._outbox.queued_bytes:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            self.deliver([encode_window(run, 4 * PIECE_BYTES)])
+        self.deliver([encode_taken(run), encode_head(run, WHOLE), encode_data(run, b"x" * 400), encode_end(run, OK)])
 
 
 Work = Callable[[int], Coroutine[Any, Any, None]]
@@ -206,8 +219,41 @@ async def chunks() -> Work:
     return work
 
 
+async def large_answers() -> Work:
+    """Requests with answers of 64 KiB in one piece."""
+    edge = EdgeInProcess(asyncio.get_running_loop())
+    body = b"x" * PIECE_BYTES
+    head = Head(200, b"OK", [(b"content-type", b"application/json"), (b"content-length", b"%d" % PIECE_BYTES)])
+
+    async def work(count: int) -> None:
+        for _ in repeat(None, count // CONNECTIONS):
+            await edge.answer(head, body)
+
+    return work
+
+
+async def upload_pieces() -> Work:
+    """Pieces of 64 KiB of request bodies of 1 MiB."""
+    edge = EdgeInProcess(asyncio.get_running_loop())
+    text = b"hello " * (UPLOAD_PIECES * PIECE_BYTES // 6 - 200)
+    whole = request(SDK_FIELDS, b'{"model":"m","messages":[{"role":"user","content":"' + text + b'"}]}')
+    pieces = [whole[start : start + PIECE_BYTES] for start in range(0, len(whole), PIECE_BYTES)]
+    assert len(pieces) == UPLOAD_PIECES
+
+    async def work(count: int) -> None:
+        for _ in repeat(None, count // UPLOAD_PIECES):
+            await edge.upload(pieces)
+
+    return work
+
+
 async def main() -> None:
-    made = {"edge_request": await requests(), "edge_chunk": await chunks()}
+    made = {
+        "edge_request": await requests(),
+        "edge_chunk": await chunks(),
+        "edge_large_answer": await large_answers(),
+        "edge_upload_piece": await upload_pieces(),
+    }
     gc.collect()
     gc.disable()
     for name, work in made.items():

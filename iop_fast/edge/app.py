@@ -61,6 +61,7 @@ from iop_fast.edge.tls import CertificateWatch, check_pair, http_context
 from iop_fast.edge.traces import RequestTraces
 from iop_fast.edge.views_http import add_views
 from iop_fast.errors import ConfigError
+from iop_fast.heap import keep_freed_memory
 from iop_fast.notify import ServiceManager
 from iop_fast.tracing.context import Sampler
 from iop_fast.tracing.program import open_export, unix_ns
@@ -351,6 +352,7 @@ async def run_edge(config_path: Path) -> int:
         print(f"iop edge: {error}", file=sys.stderr)
         return EXIT_FAILED
     tune_collector()
+    keep_freed_memory()
     manager.ready(edge.status_line)
     follow_reloads(edge, signals, manager)
     await signals.first.wait()

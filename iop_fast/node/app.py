@@ -31,6 +31,7 @@ from iop_fast.config.loader import load_node
 from iop_fast.config.schema import NodeConfig
 from iop_fast.config.schema.fields import parse_address
 from iop_fast.errors import ConfigError
+from iop_fast.heap import keep_freed_memory
 from iop_fast.node.adapters import Surroundings
 from iop_fast.node.dial import Backoff, Dialer, OpenStream
 from iop_fast.node.metric_rows import read
@@ -296,6 +297,7 @@ async def run_node(config_path: Path) -> int:
         print(f"iop node: {error}", file=sys.stderr)
         return EXIT_FAILED
     tune_collector()
+    keep_freed_memory()
     manager.ready(node.status_line)
     await signals.first.wait()
     manager.stopping(loaded.config.limits.drain_ms / 1000 + LEAVING_S)

@@ -21,13 +21,14 @@ ALLOWED = {
     "logs": set(),
     "notify": {"logs"},
     "considerate": set(),
+    "heap": set(),
     "metrics": {"_hot", "considerate"},
     "config": {"config"},
     "tracing": {"config", "logs", "considerate", "tracing"},
     "wire": {"config", "wire"},
     "_hot": {"_core", "wire", "_hot"},
-    "edge": {"_core", "_hot", "config", "wire", "edge", "logs", "notify", "considerate", "metrics", "tracing"},
-    "node": {"_core", "_hot", "config", "wire", "node", "logs", "notify", "considerate", "metrics", "tracing"},
+    "edge": {"_core", "_hot", "config", "wire", "edge", "logs", "notify", "considerate", "heap", "metrics", "tracing"},
+    "node": {"_core", "_hot", "config", "wire", "node", "logs", "notify", "considerate", "heap", "metrics", "tracing"},
     "cli": {"_core", "_hot", "config", "wire", "edge", "node", "cli", "logs"},
 }
 LEAVES = {"seams", "errors"}
