@@ -16,6 +16,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Coroutine
 from itertools import repeat
+from types import SimpleNamespace
 from typing import Any
 
 from iop_fast._core.clock import VirtualClock
@@ -156,7 +157,8 @@ class Adapter:
         self.health = Health(loop)
         self.client = PlainClient(Backend(read_endpoint(settings.endpoint), "", 3600.0, self.health, loop))
         pool = self.client._pool
-        self.connections = [PlainConnection(pool, Nobody(), loop) for _ in range(CONNECTIONS)]
+        nobody: Any = SimpleNamespace(on_connected=lambda connection: None)  # who borrows them while they are made
+        self.connections = [PlainConnection(pool, nobody, loop) for _ in range(CONNECTIONS)]
         for connection in self.connections:
             connection.connection_made(ProviderEnd())
             pool.give_back(connection)
@@ -166,13 +168,6 @@ class Adapter:
 
     async def close(self) -> None:
         await self.client.close()
-
-
-class Nobody:
-    """The borrower of a connection that is made and given to the pool."""
-
-    def on_connected(self, connection: PlainConnection) -> None:
-        pass
 
 
 def payload() -> NodePayload:

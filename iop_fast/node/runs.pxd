@@ -29,7 +29,7 @@ cdef class Run:
     cdef long long _consumed_bytes, _receivable_bytes
     cdef readonly bint _is_body_complete, _is_paused
 
-    cdef _begin(self, Table table, run_id, Provider provider, long long first_bytes, bint is_body_complete)
+    cdef _set_up(self, Table table, run_id, Provider provider, long long first_bytes, bint is_body_complete)
     cpdef _move(self, event)
     cpdef feed(self, bytes piece, bint complete)
     cpdef flush(self)

@@ -108,9 +108,9 @@ class Run:
     )
 
     def __init__(self, table: Table, run_id: int, provider: Provider, first_bytes: int, is_body_complete: bool) -> None:
-        self._begin(table, run_id, provider, first_bytes, is_body_complete)
+        self._set_up(table, run_id, provider, first_bytes, is_body_complete)
 
-    def _begin(self, table: Table, run_id: int, provider: Provider, first_bytes: int, is_body_complete: bool) -> None:
+    def _set_up(self, table: Table, run_id: int, provider: Provider, first_bytes: int, is_body_complete: bool) -> None:
         """Set everything up. A C subclass calls this: a base's constructor is a call through Python's."""
         self.run_id = run_id
         self.trace: RunTrace | None = None

@@ -31,7 +31,7 @@ class TunnelRun(Run):
     __slots__ = ("_has_data", "_held", "_upstream_run", "_usage")
 
     def __init__(self, table: Table, run_id: int, provider: Provider, request: TunnelRequest) -> None:
-        self._begin(table, run_id, provider, len(request.body), request.body_complete)
+        self._set_up(table, run_id, provider, len(request.body), request.body_complete)
         self._upstream_run: UpstreamRun | None = None
         self._usage: UsageReader | None = None
         self._held: deque[memoryview] = deque()
