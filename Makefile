@@ -117,6 +117,7 @@ bench: $(VENV)/.built
 	$(PY) -m benchmarks.core_ratios
 	$(PY) -m benchmarks.bench_front
 	$(PY) -m benchmarks.bench_edge
+	$(PY) -m benchmarks.bench_link
 	$(PY) -m benchmarks.bench_node
 	$(PY) -m benchmarks.bench_refresh
 	$(PY) -m benchmarks.bench_watching
