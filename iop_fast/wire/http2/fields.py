@@ -26,6 +26,8 @@ BLOCK_BYTES_MAX = 16 * 1024
 PATH_BYTES_MAX = 1024
 DETAILS_BYTES_MAX = 1024
 
+UPDATES_MAX = 2
+
 # RFC 7541, 6.3: "the dynamic table has no room".
 NO_TABLE = b"\x20"
 
@@ -105,12 +107,27 @@ class BlockReader:
 
     def read(self, block: bytes) -> Fields:
         """Return the fields of a whole block. Raises ProtocolError: after it the connection cannot go on."""
+        _check_updates(block)
         try:
             return [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
         except hpack.OversizedHeaderListError:
             raise ProtocolError(frames.ENHANCE_YOUR_CALM, "header list too large") from None
         except hpack.HPACKError:
             raise ProtocolError(frames.COMPRESSION_ERROR, "broken header block") from None
+
+
+def _check_updates(block: bytes) -> None:
+    """A block begins with two updates of the table's size at most (RFC 7541, 4.2); more are work for nothing."""
+    at = count = 0
+    while at < len(block) and block[at] & 0xE0 == 0x20:
+        count += 1
+        if count > UPDATES_MAX:
+            raise ProtocolError(frames.COMPRESSION_ERROR, "too many updates of the header table's size")
+        is_long = block[at] & 0x1F == 0x1F
+        at += 1
+        while is_long and at < len(block):
+            is_long = block[at] >= 0x80
+            at += 1
 
 
 def _check(fields: Fields, pseudo: frozenset[bytes]) -> dict[bytes, bytes]:

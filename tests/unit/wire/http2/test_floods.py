@@ -130,6 +130,20 @@ def test_fields_that_unpack_to_much_end_the_connection() -> None:
     play(scene)
 
 
+def test_updates_of_the_header_table_are_few() -> None:
+    async def scene(loop: VirtualLoop) -> None:
+        for update in (b"\x20", b"\x3f\xe1\x1f"):
+            bench = Bench(loop)
+            flags = frames.END_HEADERS
+            bench.feed(frame(frames.HEADERS, flags, 1, update * 2 + fields.request_block(b"/a", b"h", b"http")[1:]))
+            assert len(bench.calls) == 1
+            bench.feed(frame(frames.HEADERS, flags, 3, update * 3 + fields.request_block(b"/a", b"h", b"http")[1:]))
+            assert bench.goaway == frames.COMPRESSION_ERROR
+            bench.connection.abort("")
+
+    play(scene)
+
+
 def test_numbers_of_any_length_are_not_read() -> None:
     async def scene(loop: VirtualLoop) -> None:
         bench = Bench(loop)

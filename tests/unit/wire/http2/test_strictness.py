@@ -29,6 +29,7 @@ BROKEN: list[tuple[str, bytes, int]] = [
     ("4.3 broken header block", frame(frames.HEADERS, 4, 7, b"\xff\xff\xff\xff\xff\xff\xff"), frames.COMPRESSION_ERROR),
     ("4.3 index of nothing", frame(frames.HEADERS, 4, 7, b"\xbe"), frames.COMPRESSION_ERROR),
     ("4.3 table update too large", frame(frames.HEADERS, 4, 7, b"\x3f\xe2\x1f\x88"), frames.COMPRESSION_ERROR),
+    ("HPACK 4.2 three updates", frame(frames.HEADERS, 4, 7, b"\x20\x3f\xe1\x1f\x20\x88"), frames.COMPRESSION_ERROR),
     ("5.1 DATA on idle", data(7, b"x"), frames.PROTOCOL_ERROR),
     ("5.1 RST_STREAM on idle", frames.rst_stream(7, 0), frames.PROTOCOL_ERROR),
     ("5.1 WINDOW_UPDATE on idle", frames.window_update(7, 1), frames.PROTOCOL_ERROR),
