@@ -27,6 +27,7 @@ import uvloop
 
 from benchmarks.load.bench import spinners
 from benchmarks.load.proc import cpu_ns
+from iop_fast.heap import keep_freed_memory
 from iop_fast.wire.grpcio.options import channel_options, server_options
 from iop_fast.wire.http2.call import Call
 from iop_fast.wire.http2.connection import Connection
@@ -232,6 +233,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", choices=SUBJECTS, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    keep_freed_memory()  # as both programs do
     if asked.serve is not None:
         uvloop.run({"bare": serve_bare, "builtin": serve_builtin, "grpcio": serve_grpcio}[asked.serve]())
         return
