@@ -142,6 +142,11 @@ class Http2Server:
         self.abandoned = 0
         self.abandoned_pending = 0
 
+    @property
+    def connections(self) -> int:
+        """Connections whose handshake is done."""
+        return len(self._connections)
+
     # Listening.
 
     async def start(self, address: str) -> None:

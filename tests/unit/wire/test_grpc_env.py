@@ -69,6 +69,6 @@ def test_setting_the_environment_does_not_import_grpc() -> None:
 
 @pytest.mark.parametrize("module", ["edge.app", "node.app", "cli.main"])
 def test_who_does_not_choose_grpcio_does_not_load_it(module: str) -> None:
-    """It is 20 MB and a dozen threads."""
+    """It is 10 MB and seven threads."""
     done = python(f"import sys, iop_fast.{module}\nassert 'grpc' not in sys.modules")
     assert done.returncode == 0, done.stderr
