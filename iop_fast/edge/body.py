@@ -129,6 +129,13 @@ class Body:
             parts.append(memoryview(self._blocks[index])[max(start - base, 0) : end - base])
         return b"".join(parts)
 
+    def view(self, start: int, end: int) -> bytes | memoryview:
+        """Show a part of the body without a copy where it stands in one block; it must not grow before that is read."""
+        base = start // BLOCK_BYTES * BLOCK_BYTES
+        if start >= end or end - base > BLOCK_BYTES:
+            return self.slice(start, end)
+        return memoryview(self._blocks[start // BLOCK_BYTES])[start - base : end - base]
+
     def find(self, needle: bytes, start: int, end: int) -> int:
         """Return the first place of `needle` in a part of the body, -1 without one."""
         reach = len(needle) - 1
@@ -211,3 +218,11 @@ class EditedBody:
             if first < last:
                 parts.append(text[first:last] if source < 0 else self._body.slice(source + first, source + last))
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def view(self, offset: int, limit: int) -> bytes | memoryview:
+        """What `piece` returns, without a copy where it is one part of the original; for a reader of this moment."""
+        end = min(offset + limit, self.size)
+        for base, length, source, _ in self._segments:
+            if base <= offset and end <= base + length and source >= 0:
+                return self._body.view(source + offset - base, source + end - base)
+        return self.piece(offset, limit)

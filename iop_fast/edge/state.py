@@ -45,8 +45,8 @@ class RunLink(Protocol):
         """Register a run and queue its opening frame."""
         ...
 
-    def send_body(self, run_id: int, piece: bytes, complete: bool) -> None:
-        """Queue a piece of the run's request body."""
+    def send_body(self, run_id: int, piece: bytes | memoryview, complete: bool) -> None:
+        """Queue a piece of the run's request body, which is copied before this returns."""
         ...
 
     @property

@@ -100,6 +100,10 @@ class Pieces(Protocol):
         """Copy the bytes from `offset`, at most `limit` of them; b"" at the end."""
         ...
 
+    def view(self, offset: int, limit: int) -> bytes | memoryview:
+        """What `piece` returns, for who reads it at once."""
+        ...
+
 
 class Upload:
     """A body on its way to one provider: how much was handed on and how much the Node still takes."""
@@ -135,9 +139,11 @@ class Upload:
             if not link.takes_body:
                 link.wait_to_send(run_id)
                 return
-            piece = self.next_piece()
+            piece = self._body.view(self._handed, min(PIECE_BYTES, self._credit))
             if not piece:
                 return
+            self._handed += len(piece)
+            self._credit -= len(piece)
             link.send_body(run_id, piece, self.is_complete)
 
 

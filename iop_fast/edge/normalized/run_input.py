@@ -151,3 +151,7 @@ class RunInputPieces:
             if first < last:
                 parts.append(segment[first:last] if isinstance(segment, bytes) else segment.piece(first, last))
         return b"".join(parts)
+
+    def view(self, offset: int, limit: int) -> bytes:
+        """What `piece` returns: it is put together here, and is a copy in any case."""
+        return self.piece(offset, limit)

@@ -99,6 +99,7 @@ def test_a_slice_is_what_was_appended_whatever_the_pieces(piece_bytes: int) -> N
     for start in edges:
         for end in edges:
             assert body.slice(start, end) == content[start:end], (start, end)
+            assert body.view(start, end) == content[start:end], (start, end)
 
 
 def test_an_edited_body_reads_the_same_from_any_offset() -> None:
@@ -120,6 +121,8 @@ def test_an_edited_body_reads_the_same_from_any_offset() -> None:
     for _ in range(200):
         offset, limit = rng.randrange(edited.size + 10), rng.choice([0, 1, 7, 100, 65536])
         assert edited.piece(offset, limit) == bytes(wanted[offset : offset + limit]), (seed, offset, limit)
+        assert edited.view(offset, limit) == bytes(wanted[offset : offset + limit]), (seed, offset, limit)
+    assert isinstance(edited.view(100, 1000), memoryview), "nothing is copied of what stands in one block"
 
 
 def test_edits_that_overlap_or_lie_outside_are_a_bug() -> None:
