@@ -2,12 +2,13 @@
 
 cimport cython
 
+from iop_fast._hot.records cimport new_record
 from iop_fast.node.runs cimport Run
 from iop_fast.node.usage cimport UsageReader, usage_reader
 from iop_fast.wire.outbox cimport Outbox
 
 cdef Py_ssize_t PIECE_BYTES
-cdef object RUNNING, new_tuple
+cdef object RUNNING
 
 
 @cython.final

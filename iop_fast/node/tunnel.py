@@ -9,6 +9,7 @@ from collections import deque
 
 from iop_fast import logs
 from iop_fast._hot.frames import encode_data, encode_head
+from iop_fast._hot.records import new_record
 from iop_fast.node.backends import Provider
 from iop_fast.node.runs import Run, RunEvent, RunState, Table
 from iop_fast.node.usage import UsageReader, usage_reader
@@ -20,9 +21,6 @@ log = logs.get(__name__)
 
 
 RUNNING = RunState.RUNNING
-
-# A NamedTuple's own constructor is a Python function and costs several times as much.
-new_tuple = tuple.__new__
 
 
 class TunnelRun(Run):
@@ -100,6 +98,6 @@ class TunnelRun(Run):
     def _finish(self, event: RunEvent) -> None:
         if self._end is not None and self._end.usage is None and self._usage is not None:
             end = self._end
-            self._end = new_tuple(End, (end.status, end.detail, self._usage.result(), end.refusal_status))
+            self._end = new_record(End, (end.status, end.detail, self._usage.result(), end.refusal_status))
         Run._finish(self, event)
         self._upstream_run = None  # it holds this run as its sink

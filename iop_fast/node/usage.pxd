@@ -2,10 +2,11 @@
 
 cimport cython
 
+from iop_fast._hot.records cimport new_record
 from iop_fast._hot.usage_scan cimport UsageScan, names_usage
 
 cdef Py_ssize_t WHOLE_BYTES_MAX
-cdef object COUNT_MAX, new_tuple
+cdef object COUNT_MAX
 cdef bytes EVENTS, JSON
 cdef tuple PLACES, SPELLINGS
 

@@ -20,6 +20,7 @@ import re
 
 import orjson
 
+from iop_fast._hot.records import new_record
 from iop_fast._hot.usage_scan import UsageScan, names_usage
 from iop_fast.seams import Head, Usage
 
@@ -41,10 +42,6 @@ SPELLINGS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("cache_read", (("cache_read_input_tokens",),)),
     ("cache_created", (("cache_creation_input_tokens",),)),
 )
-
-
-# A NamedTuple's own constructor is a Python function and costs several times as much.
-new_tuple = tuple.__new__
 
 
 class UsageReader:
@@ -109,7 +106,7 @@ def usage_of(numbers: dict[str, int]) -> Usage | None:
         return None
     cache_read = numbers.get("cache_read", 0)
     prompt = numbers.get("prompt", 0) + cache_read + numbers.get("cache_created", 0)
-    return new_tuple(Usage, (prompt, numbers.get("completion", 0), numbers.get("cached", 0) + cache_read))
+    return new_record(Usage, (prompt, numbers.get("completion", 0), numbers.get("cached", 0) + cache_read))
 
 
 def numbers_of_document(document: object) -> dict[str, int]:

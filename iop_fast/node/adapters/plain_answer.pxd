@@ -4,8 +4,8 @@ cimport cython
 
 from iop_fast._hot.heads cimport find_head_end, read_plain_head
 from iop_fast._hot.plain_chunks cimport PlainChunks
+from iop_fast._hot.records cimport new_record
 
-cdef object new_tuple
 cdef long long CHUNKED, UNTIL_CLOSE
 
 

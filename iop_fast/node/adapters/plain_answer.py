@@ -19,6 +19,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from iop_fast._hot.heads import CHUNKED, UNTIL_CLOSE, find_head_end, read_plain_head
 from iop_fast._hot.plain_chunks import PlainChunks
+from iop_fast._hot.records import new_record
 from iop_fast.seams import Head
 
 # Of a head, interim ones before it included.
@@ -29,9 +30,6 @@ BEGINNING = b"HTTP/"
 LINE_ENDS = b"\r\n"
 # What brings a parser to the beginning of a chunked body.
 CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-# A NamedTuple's own constructor is a Python function and costs several times as much.
-new_tuple = tuple.__new__
 
 
 class NotHttpError(ValueError):
@@ -150,7 +148,7 @@ class Answer:
         read = read_plain_head(data, end)
         if read is None:
             return False
-        self.head = new_tuple(Head, read[:3])
+        self.head = new_record(Head, read[:3])
         self._left = 0 if self._is_bodiless else read[3]
         self.can_keep = read[4]
         if self._left == CHUNKED:

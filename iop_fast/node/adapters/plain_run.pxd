@@ -2,11 +2,12 @@
 
 cimport cython
 
+from iop_fast._hot.records cimport new_record
 from iop_fast.node.adapters.plain_answer cimport Answer
 from iop_fast.node.adapters.plain_pool cimport PlainConnection, PlainPool
 from iop_fast.node.adapters.upload cimport Upload
 
-cdef object OK, CANCELLED, FAILED, new_tuple
+cdef object OK, CANCELLED, FAILED
 
 
 @cython.final

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 
 from iop_fast import logs
+from iop_fast._hot.records import new_record
 from iop_fast.config.payload import TimeoutSettings
 from iop_fast.node.adapters.http_rules import answer_fields, connect_reason, is_own_failure
 from iop_fast.node.adapters.plain_answer import Answer, NotHttpError
@@ -37,8 +38,6 @@ OK = End(pb.RunEnd.OK, "", None)
 CANCELLED = End(pb.RunEnd.CANCELLED, "cancelled", None)
 FAILED = End(pb.RunEnd.INTERNAL, "the Node failed", None)
 
-# A NamedTuple's own constructor is a Python function and costs several times as much.
-new_tuple = tuple.__new__
 
 # RFC 9110, section 9.2.2: what may be sent again although it may have been acted upon.
 IDEMPOTENT = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
@@ -331,7 +330,7 @@ class PlainRun:
             self._connection.watchdog.watch(self._timeouts.idle_ms)
             if self._is_paused:
                 self._connection.watchdog.hold()
-        self._sink.on_head(new_tuple(Head, (head.status, head.reason, fields)))
+        self._sink.on_head(new_record(Head, (head.status, head.reason, fields)))
         return self._verdict is None
 
     def _can_send_again(self) -> bool:
