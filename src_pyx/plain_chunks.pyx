@@ -69,6 +69,14 @@ cdef inline Found read_size(Cursor at, Cursor end, long long *size, Py_ssize_t *
     return LAST
 
 
+cdef inline bint is_line_end(Cursor at) noexcept nogil:
+    return at[0] == 13 and at[1] == 10
+
+
+cdef inline bytes cut(Cursor start, Cursor end):
+    return PyBytes_FromStringAndSize(<const char *>start, end - start)
+
+
 @cython.final
 cdef class PlainChunks:
 
@@ -86,14 +94,21 @@ cdef class PlainChunks:
         cdef bytes body
         cdef char *out
         cdef Py_ssize_t size, written = 0
-        if self._state == DATA and PyBytes_GET_SIZE(data) < self._left:     # fast path for the middle of a long chunk
-            self._left -= PyBytes_GET_SIZE(data)
-            return data
         if PyBytes_GET_SIZE(self._line):
             data = self._line + data
             self._line = b""
         at = <Cursor>PyBytes_AS_STRING(data)
         end = at + PyBytes_GET_SIZE(data)
+        if self._state == SIZE and at < end:
+            at = self._take_size(at, end)
+            if at == NULL:
+                return b""
+        if self._state == DATA and end - at < self._left:   # fast path for a part of a chunk
+            self._left -= end - at
+            return data if at == <Cursor>PyBytes_AS_STRING(data) else cut(at, end)
+        if self._state == DATA and end - at == self._left + 2 and is_line_end(end - 2):   # and for a whole one
+            self._state = SIZE
+            return cut(at, end - 2)
         body = PyBytes_FromStringAndSize(NULL, end - at)
         out = PyBytes_AS_STRING(body)
         while at < end:
