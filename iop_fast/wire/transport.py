@@ -18,7 +18,7 @@ from iop_fast.wire.options import LINK_WINDOW_BYTES
 
 __all__ = ["SERVICE", "EdgeStream", "LinkServer", "NodeStream", "OnStream", "TransportName", "dial", "serve", "settle"]
 
-DEFAULT: TransportName = "grpcio"
+DEFAULT: TransportName = "builtin"
 
 
 async def serve(
