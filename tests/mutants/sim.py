@@ -66,7 +66,7 @@ MUTANTS = [
         ("a lost run goes to another provider", "elif self.is_sent or self.is_taken:", "elif self.is_taken:"),
         (
             "a broken answer is whole",
-            "return end.status == RunEnd.OK and (head",
+            "return item(end, 0) == RUN_OK and (head",
             "return (head",
         ),
         ("a blocked client's window is renewed", "        if reply.is_writable:\n", "        if True:\n"),
@@ -85,7 +85,11 @@ MUTANTS = [
     ),
     *mutants(
         "edge/tunnel",
-        ("a body overruns its window", "min(PIECE_BYTES, self._credit)", "PIECE_BYTES"),
+        (
+            "a body overruns its window",
+            "view(self._handed, min(PIECE_BYTES, self._credit))",
+            "view(self._handed, PIECE_BYTES)",
+        ),
         (
             "a body has no end",
             "link.send_body(run_id, piece, self.is_complete)",
@@ -101,8 +105,8 @@ MUTANTS = [
         ("dropped runs are sent", "        run.is_dropped = True\n", ""),
         (
             "frames overtake",
-            "run.entries.append(",
-            "run.entries.appendleft(",
+            "            run.last.next = entry\n        run.last = entry\n",
+            "            entry.next, run.first = run.first, entry\n        run.last = run.last or entry\n",
         ),
     ),
     *mutants(
