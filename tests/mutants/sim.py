@@ -210,8 +210,10 @@ def main(names: list[str]) -> int:
         tree = Path(scratch)
         for folder in ("iop_fast", "tests"):
             shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
-        for typed in (tree / "iop_fast" / "edge").rglob("*.so"):
-            typed.unlink()  # the Python runs, where the faults are put in
+        for types in (tree / "iop_fast").rglob("*.pxd"):
+            if types.with_suffix(".py").exists():
+                for typed in types.parent.glob(f"{types.stem}.*.so"):
+                    typed.unlink()  # the Python runs, where the faults are put in
         is_found, said = run_worlds(tree)
         if is_found:
             raise SystemExit(f"the sound code does not pass, no mutant can be judged: {said}")
