@@ -136,7 +136,8 @@ def another(name: str, field: Any) -> Any:
     annotation = unwrap(field.annotation)
     default = None if field.is_required() else field.get_default(call_default_factory=True)
     if get_origin(annotation) is Literal:
-        return next(value for value in get_args(annotation)[2:] if value != default)
+        values = get_args(annotation)
+        return next(value for value in (*values[2:], *values) if value != default)
     if annotation is bool:
         return not default
     if annotation in (int, float):
