@@ -257,10 +257,12 @@ def test_what_stops_a_dial_by_tls_is_said_plainly(tmp_path: Path) -> None:
             assert found == "hostname mismatch, certificate is not valid for 'edge.example'"
             found = await reason(f"localhost:{made.port}", Trust(good[0]))
             assert found == "hostname mismatch, certificate is not valid for 'localhost'"
-            assert await reason(address, None) == "the peer closed the connection"
+            assert await reason(address, None) == "the peer closed the connection, as one that wants TLS does"
             assert len(refused) == 5
         async with listener(identity=ServerIdentity(*good, other[0])) as (made, refused):
-            assert await reason(f"127.0.0.1:{made.port}", Trust(good[0]))
+            assert (await reason(f"127.0.0.1:{made.port}", Trust(good[0]))).endswith(
+                "does not take our certificate does"
+            )
             await until(lambda: refused == ["no TLS handshake: peer did not return a certificate"])
         async with listener() as (made, _):
             assert await reason(f"127.0.0.1:{made.port}", Trust(good[0])) == "it does not speak TLS"
@@ -361,6 +363,28 @@ def test_a_host_that_nobody_knows_is_said_plainly() -> None:
             await OURS.dial("no-such-host.invalid:80")
 
     uvloop.run(main())
+
+
+# Loops.
+
+
+@pytest.mark.parametrize("is_secure", [False, True], ids=["plain", "tls"])
+def test_any_asyncio_loop_will_do(is_secure: bool, tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+
+    async def main() -> None:
+        async with listener(identity=ServerIdentity(cert, key) if is_secure else None) as (made, refused):
+            node = await OURS.dial(f"127.0.0.1:{made.port}", Trust(cert) if is_secure else None)
+            for message in (b"", b"hello", bytes(1024 * 1024)):
+                await node.write(message)
+                assert await node.read() == message
+            node.abandon()
+            await until(lambda: made.connections == 0)
+            with pytest.raises(ConnectionError):
+                await OURS.dial(f"127.0.0.1:{made.port}", None if is_secure else Trust(cert))
+            assert len(refused) == is_secure
+
+    asyncio.run(main())
 
 
 # Leaving nothing behind.

@@ -19,8 +19,11 @@ from iop_fast.wire.http2.call import Call
 from iop_fast.wire.http2.connection import Connection
 from iop_fast.wire.http2.dialing import connect
 from iop_fast.wire.http2.fields import GRPC_OK, GRPC_UNIMPLEMENTED
+from iop_fast.wire.http2.life import LOST, PEER_LEFT
 from iop_fast.wire.http2.limits import Limits
 from iop_fast.wire.listening import split_address
+
+NS_PER_S = 1_000_000_000
 
 # gRPC's status codes (grpc/doc/statuscodes.md), for an end that says nothing else.
 STATUS_NAMES = (
@@ -47,11 +50,13 @@ STATUS_NAMES = (
 class NodeEnd:
     """The Node's end of one session: a NodeStream over a call and the connection that was made for it."""
 
-    __slots__ = ("_call", "_connection", "_is_abandoned", "_is_reading", "_is_writing", "end_reason")
+    __slots__ = ("_call", "_connection", "_is_abandoned", "_is_reading", "_is_writing", "_lost", "end_reason")
 
-    def __init__(self, connection: Connection, call: Call) -> None:
+    def __init__(self, connection: Connection, call: Call, lost: asyncio.Event) -> None:
+        """`lost` is set when the transport is gone."""
         self._connection = connection
         self._call = call
+        self._lost = lost
         self._is_abandoned = False
         self._is_reading = False
         self._is_writing = False
@@ -88,17 +93,25 @@ class NodeEnd:
         if self._is_abandoned:
             return
         self._is_abandoned = True
-        call = self._call
-        if call.is_over:
-            self.end_reason = self.end_reason or plain_end(self._connection, call)
-            self._connection.close()
+        if self._call.is_over:
+            self.end_reason = self.end_reason or plain_end(self._connection, self._call)
         elif self._is_writing:
             self._connection.abort(GIVEN_UP)
         else:
-            call.half_close()
-            detach(self._close())
+            self._call.half_close()
+        detach(self._close())
 
     async def _close(self) -> None:
+        """End the connection, and be done when it is gone: a loop that stops earlier leaves an open transport."""
+        if not self._call.is_over:
+            await self._let_it_end()
+        if self._call.is_over:
+            self._connection.close()
+        else:
+            self._connection.abort(GIVEN_UP)
+        await self._lost.wait()
+
+    async def _let_it_end(self) -> None:
         """Let the Edge end the call; it cannot while messages of its own are unread."""
         call = self._call
         over = asyncio.Event()
@@ -110,10 +123,6 @@ class NodeEnd:
                 if not call.is_over:
                     await over.wait()
         call.on_over = None
-        if call.is_over:
-            self._connection.close()
-        else:
-            self._connection.abort(GIVEN_UP)
 
 
 def plain_end(connection: Connection, call: Call) -> str:
@@ -132,14 +141,17 @@ async def dial(
     address: str, trust: Trust | None, *, server_name: str | None, window_bytes: int, limit_s: float
 ) -> NodeEnd:
     """See `wire/transport.py`. One connection, for this session alone."""
-    # The connection's own limit stands behind the caller's, which bounds all of it.
-    limits = Limits(window_bytes=window_bytes, handshake_ns=int(2 * limit_s * 1e9))
+    # The connection's own limit of a handshake stands behind the caller's, which bounds all of it.
+    limits = Limits(
+        window_bytes=window_bytes, handshake_ns=int(2 * limit_s * NS_PER_S), close_ns=int(CLOSE_GRACE_S * NS_PER_S)
+    )
+    lost = asyncio.Event()
     authority = (server_name or address).encode("ascii", "backslashreplace")
     try:
         async with asyncio.timeout(limit_s):
-            connection = await _open(limits, address, trust, server_name)
+            connection = await _open(limits, address, trust, server_name, lost)
         call = connection.open_call(METHOD.encode(), authority, b"http" if trust is None else b"https")
-        return NodeEnd(connection, call)
+        return NodeEnd(connection, call, lost)
     except TimeoutError:
         raise ConnectionError(f"no answer from the Edge at {address} within {limit_s:g} s") from None
     except OSError as error:
@@ -147,11 +159,13 @@ async def dial(
         raise ConnectionError(f"cannot connect to the Edge at {address}: {reason}") from None
 
 
-async def _open(limits: Limits, address: str, trust: Trust | None, server_name: str | None) -> Connection:
+async def _open(
+    limits: Limits, address: str, trust: Trust | None, server_name: str | None, lost: asyncio.Event
+) -> Connection:
     """Connect by TCP, then by TLS where there is trust, and wait for the peer's SETTINGS; raises OSError."""
     host, port = split_address(address)
     connected = await connect(host, port)
-    connection = Connection(asyncio.get_running_loop(), limits, is_server=False)
+    connection = Connection(asyncio.get_running_loop(), limits, is_server=False, on_lost=lambda _: lost.set())
     ready = connection.ready
     assert ready is not None, "a client's connection has it"
     if trust is None:
@@ -161,7 +175,10 @@ async def _open(limits: Limits, address: str, trust: Trust | None, server_name: 
     try:
         if trust is not None:
             _check_alpn(connection)
-        await ready  # network
+        try:
+            await ready  # network
+        except ConnectionError as error:
+            raise ConnectionError(f"{error}{_hint(str(error), trust)}") from None
     except BaseException:
         ready.cancel()  # nobody asks for it any more
         connection.abort("the attempt was given up")
@@ -181,6 +198,13 @@ async def _attach(
         raise
     except OSError as error:
         raise ConnectionError(str(error) or "the connection was closed during the TLS handshake") from None
+
+
+def _hint(reason: str, trust: Trust | None) -> str:
+    """What a peer may want that goes without a word, in the middle of a handshake: no loop sends TLS's own."""
+    if not reason.startswith((PEER_LEFT, LOST)):
+        return ""
+    return ", as one that wants TLS does" if trust is None else ", as one that does not take our certificate does"
 
 
 def _check_alpn(connection: Connection) -> None:

@@ -34,6 +34,9 @@ CHECK = b"iop-idle"  # what our PINGs carry
 NS = 1e-9
 
 CLOSED_TEXT = "the connection was closed"
+# How the reasons begin when the peer went without a word.
+LOST = "the connection was lost"
+PEER_LEFT = "the peer closed the connection"
 
 # When the loop itself was held up, or the machine slept, what the peer sent meanwhile is unread: timers run before
 # sockets. A timer that is so late looks again when they have been read.
@@ -186,9 +189,9 @@ class Life(Peer):
             had_use = bool(self._calls) or self._state == NEW
             reason = self.end_reason
             if not reason and error is not None:
-                reason = f"the connection was lost: {error}"
+                reason = f"{LOST}: {error}"
             elif not reason and had_use:
-                reason = "the peer closed the connection"
+                reason = PEER_LEFT
             self._enter_closing(reason)
         self._state = CLOSED
         self.transport = None
