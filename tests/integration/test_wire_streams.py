@@ -508,7 +508,9 @@ def test_a_session_that_fails_ends_its_own_stream_alone_and_tells_the_loop(pair:
             node.abandon()
 
     uvloop.run(main())
-    assert [str(failure["exception"]) for failure in failures] == ["a secret that the peer must not see"]
+    # grpcio's poller reports reads that found nothing once there were several loops in a process (grpc #25364).
+    ours = [str(failure["exception"]) for failure in failures if failure["message"] == "a session failed"]
+    assert ours == ["a secret that the peer must not see"]
 
 
 # Fork.
