@@ -250,10 +250,12 @@ class NodeInProcess:
         assert self.adapters, self.session
 
     async def turns(self) -> None:
-        """Let the reader take what was said, or the writer write what it has."""
+        """Let the reader take what was said and the writer write all that it has."""
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+        while self.session._outbox.queued_bytes:  # noqa: ASYNC110 - turns of the loop are what is waited for
+            await asyncio.sleep(0)
 
     async def ask(self) -> list[PlainConnection]:
         """Open a run on every connection; the connections that have one then."""
