@@ -28,7 +28,7 @@ from benchmarks.load.fleet import Fleet, start_edge
 from benchmarks.load.pacing import now_ns
 from benchmarks.load.peers import start_litellm, start_portkey
 from benchmarks.load.proxies import start_haproxy, start_nginx
-from benchmarks.load.subjects import CORES, OTHER_CORES, Absent, Subject, Target, start_upstream
+from benchmarks.load.subjects import CORES, OTHER_CORES, SUBJECT_CORE, Absent, Subject, Target, start_upstream
 
 NAMES = ("direct", "haproxy-bare", "haproxy-same-work", "nginx", "litellm", "portkey", "edge")
 SETTLE_S = 0.3
@@ -88,6 +88,7 @@ class Bench:
         self.spinning = spinning
         self.rounds = 1
         self.warming = False
+        self.is_together = False
         self.subjects: dict[str, Subject] = {}
         self.absent: dict[str, str] = {}
         self.upstream = start_upstream(folder)
@@ -122,6 +123,22 @@ class Bench:
         finally:
             for pid in self.spinning:
                 os.kill(pid, signal.SIGCONT)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Let Edge and Node share the measured core: what both carry on one, and room for the client on the other."""
+        self.is_together = True
+        try:
+            self._move_nodes(SUBJECT_CORE)
+            yield
+        finally:
+            self.is_together = False
+            self._move_nodes(OTHER_CORES)
+
+    def _move_nodes(self, cores: set[int]) -> None:
+        for subject in self.subjects.values():
+            for pid in subject.pids("node"):
+                proc.move(pid, cores)
 
     def dead(self) -> list[str]:
         """What has ended by itself."""
@@ -199,6 +216,7 @@ class Gauge:
         self._upstream_cpu = self._upstream.cpu_ns()["upstream"]
         self._own = time.process_time_ns()
         self._spinning = bench.spinning
+        self._is_together = bench.is_together
         self._spun = self._spun_ns()
         self._machine = proc.machine_ns()
         self._at = now_ns()
@@ -222,12 +240,14 @@ class Gauge:
         gateway, node = cpu.get("gateway", 0), cpu.get("node", 0)
         slot |= {"cpu_us_client": own / units / 1000, "cpu_us_upstream": upstream / units / 1000}
         if gateway:
-            slot |= {"cpu_us_gateway": gateway / units / 1000, "busy_gateway": gateway / wall}
+            beside = node if self._is_together else 0
+            slot |= {"cpu_us_gateway": gateway / units / 1000, "busy_gateway": (gateway + beside) / wall}
         if node:
             slot |= {"cpu_us_node": node / units / 1000, "cpu_us_sum": (gateway + node) / units / 1000}
         ours = gateway + node + own + upstream + spun
         slot |= {"others": max(0, busy - ours) / wall, "stolen": stolen / wall}
-        slot |= {"busy_rest": (own + upstream + node) / wall, "per_s": units / wall * 1e9}
+        elsewhere = 0 if self._is_together else node
+        slot |= {"busy_rest": (own + upstream + elsewhere) / wall, "per_s": units / wall * 1e9}
         slot |= {"errors": float(tally.errors), "answers_per_s": tally.answers / wall * 1e9}
         slot |= times("", tally.gaps if unit == "chunk" else tally.latencies)
         if unit == "chunk":

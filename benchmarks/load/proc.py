@@ -65,6 +65,15 @@ def stop(processes: list[subprocess.Popen[bytes]]) -> None:
             continue
 
 
+def move(pid: int, cores: set[int], proc: Path = PROC) -> None:
+    """Let all threads of a process run on these cores alone."""
+    for task in (proc / str(pid) / "task").iterdir():
+        try:
+            os.sched_setaffinity(int(task.name), cores)
+        except ProcessLookupError:  # a thread that has ended meanwhile
+            continue
+
+
 def cpu_ns(pid: int) -> int:
     """CPU time of a process in ns: all its threads, those that have ended too, up to this moment.
 

@@ -79,6 +79,18 @@ def calm(scenario: Scenario, title: str) -> Scenario:
     return run
 
 
+def on_one_core(scenario: Scenario) -> Scenario:
+    """A scenario with Edge and Node on the measured core, both."""
+
+    async def run(bench: Bench) -> Result:
+        with bench.together():
+            result = await scenario(bench)
+        result.title += ", Edge and Node on one core"
+        return result
+
+    return run
+
+
 def paced_streams(number: int, every_ms: int, names: list[str]) -> Scenario:
     """So many streams at once."""
     make = partial(streams, connections=number, every=every_ms)
@@ -138,7 +150,7 @@ STEADY: dict[str, Scenario] = {
     ),
     "streams-64": paced_streams(64, 20, FAST),
     "streams-256": paced_streams(256, 20, FAST),
-    "streams-1000": paced_streams(1000, 20, FAST),
+    "streams-1000": on_one_core(paced_streams(1000, 20, FAST)),
     "streams-1000-slow": paced_streams(1000, 50, FAST),
     "mixed": mixed,
 }

@@ -66,3 +66,23 @@ def test_children_of_children_are_found_and_files_counted() -> None:
         assert proc.rss_bytes(parent.pid) > 1_000_000
     finally:
         parent.communicate("x\n")
+
+
+def test_a_process_is_moved_with_all_its_threads() -> None:
+    code = (
+        "import threading\n"
+        "done = threading.Event()\n"
+        "threading.Thread(target=done.wait).start()\n"
+        "print('up', flush=True)\ninput()\ndone.set()\n"
+    )
+    core = {max(os.sched_getaffinity(0))}
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        threads = [int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()]
+        proc.move(process.pid, core)
+        assert len(threads) == 2
+        assert [os.sched_getaffinity(thread) for thread in threads] == [core, core]
+    finally:
+        process.communicate("x\n")
