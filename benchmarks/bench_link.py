@@ -70,7 +70,9 @@ async def serve_builtin() -> None:
         task.add_done_callback(tasks.discard)
 
     def make() -> asyncio.Protocol:
-        return cast(asyncio.Protocol, Connection(loop, Limits(), is_server=True, on_call=on_call))
+        connection = Connection(loop, Limits(), is_server=True, on_call=on_call)
+        connection.on_known()
+        return cast(asyncio.Protocol, connection)
 
     server = await loop.create_server(make, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)

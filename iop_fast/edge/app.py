@@ -67,6 +67,7 @@ from iop_fast.tracing.context import Sampler
 from iop_fast.tracing.program import open_export, unix_ns
 from iop_fast.wire import transport
 from iop_fast.wire.credentials import ServerIdentity
+from iop_fast.wire.ends import CROWDED
 
 T = TypeVar("T")
 
@@ -132,6 +133,7 @@ class Edge:
         self._sources = Sources(self.state, self.links, self.front, loaded.path, self._clock.now_ns())
         self._admin: Site | None = None
         self._link_server: transport.LinkServer | None = None
+        self._was_crowded = False
         self._stack = AsyncExitStack()
 
     # Where it listens.
@@ -162,7 +164,12 @@ class Edge:
     def status(self) -> dict[str, Any]:
         """Return the snapshot for operators; see `status`."""
         assert self._link_server is not None
-        calls = {"abandoned": self._link_server.abandoned, "abandoned_pending": self._link_server.abandoned_pending}
+        server = self._link_server
+        calls = {
+            "abandoned": server.abandoned,
+            "abandoned_pending": server.abandoned_pending,
+            "strangers_cut": server.strangers_cut,
+        }
         return {**edge_status(self._sources), "link_calls": calls, "tasks": len(asyncio.all_tasks())}
 
     def status_line(self) -> str:
@@ -230,13 +237,22 @@ class Edge:
             transport=config.edge.link.transport,
             identity=identity,
             window_bytes=config.edge.link.window_bytes,
-            on_refused=note_refused,
+            on_refused=self._note_refused,
         )
         stack.push_async_callback(self._link_server.stop, LINK_GRACE_S)
         stack.callback(self.links.close_all, "the Edge stops")
 
+    def _note_refused(self, peer: str, reason: str) -> None:
+        """Log a connection to the link's listener that came to nothing. Anybody can make one, so it is no warning; that
+        they crowd each other out is, once: `link_calls.strangers_cut` in the status counts on."""
+        if reason == CROWDED and not self._was_crowded:
+            self._was_crowded = True
+            log.warning("link_crowded", peer=peer, reason=reason)
+        else:
+            log.debug("link_connection_refused", peer=peer, reason=reason)
+
     async def _serve_node(self, stream: transport.EdgeStream, address: str) -> None:
-        await self._registrar.serve(stream, address, stream.peer_names)
+        await self._registrar.serve(stream, address, stream.peer_names, stream.on_registered)
 
     async def _start_sites(self, config: EdgeConfig, stack: AsyncExitStack) -> None:
         listen = config.admin.listen
@@ -319,11 +335,6 @@ class Edge:
 def server_identity(tls: ServerTls) -> ServerIdentity:
     """Read the link's certificate."""
     return ServerIdentity(tls.cert_file, tls.key_file, tls.client_ca_file)
-
-
-def note_refused(peer: str, reason: str) -> None:
-    """Log a connection to the link's listener that came to nothing. Anybody can make one, so it is no warning."""
-    log.debug("link_connection_refused", peer=peer, reason=reason)
 
 
 # The program.

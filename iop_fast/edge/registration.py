@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -76,10 +76,17 @@ class Registrar:
         self._loop = loop
         self._unregistered = 0
 
-    async def serve(self, stream: MessageStream, address: str, names: Collection[str] = ()) -> None:
+    async def serve(
+        self,
+        stream: MessageStream,
+        address: str,
+        names: Collection[str] = (),
+        on_registered: Callable[[], None] | None = None,
+    ) -> None:
         """Register a stream and be its session's reader until the end.
 
-        `address` is the peer's, for people; `names` are those in the certificate that it has shown.
+        `address` is the peer's, for people; `names` are those in the certificate that it has shown. `on_registered` is
+        called when the registration is accepted, before anything else is read.
         """
         if self._unregistered >= UNREGISTERED_MAX:
             log.warning("stream_refused", address=address, unregistered=self._unregistered)
@@ -93,6 +100,8 @@ class Registrar:
             limit.cancel()
             self._unregistered -= 1
         if link is not None:
+            if on_registered is not None:
+                on_registered()
             await link.read_until_closed()
 
     def _give_up(self, stream: MessageStream, address: str) -> None:

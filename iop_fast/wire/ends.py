@@ -33,6 +33,7 @@ CLOSE_GRACE_S = 1.0
 NO_EDGE = "it speaks gRPC but is not an Edge"
 EDGE_CLOSED = "the Edge closed the session"
 GIVEN_UP = "the stream was given up"
+CROWDED = "too many connections without a session: the oldest is cut"
 
 
 class EdgeStream(MessageStream, Protocol):
@@ -41,6 +42,10 @@ class EdgeStream(MessageStream, Protocol):
     @property
     def peer_names(self) -> frozenset[str]:
         """Names in the client certificate that the peer has shown: its common name and its alternative names."""
+        ...
+
+    def on_registered(self) -> None:
+        """The peer has shown who it is, so its messages may be larger than a registration. Idempotent."""
         ...
 
 
@@ -60,13 +65,19 @@ OnRefused = Callable[[str, str], None]
 class LinkServer(Protocol):
     """The Edge's listener for Nodes: sessions and gRPC health.
 
-    `abandoned` counts streams that were given up, `abandoned_pending` those among them whose call is still open.
+    `abandoned` counts streams that were given up, `abandoned_pending` those among them whose call is still open;
+    `strangers_cut` counts connections that were cut, before they had a session, for others.
     """
 
     health: Health
     port: int
     abandoned: int
     abandoned_pending: int
+
+    @property
+    def strangers_cut(self) -> int:
+        """How many connections without a session were cut because there were too many."""
+        ...
 
     async def stop(self, grace_s: float) -> bool:
         """Refuse what is new at once, cut what is still open after `grace_s`; False when that did not come in time."""

@@ -27,5 +27,9 @@ RUN_WINDOW_BYTES = 256 * KIB
 INLINE_PAYLOAD_BYTES = 512 * KIB
 MAX_PAYLOAD_BYTES = 64 * MIB
 
-# Calls that one TCP connection may have open: a Node needs one session, a prober one health check.
-MAX_CALLS_PER_CONNECTION = 16
+# Calls that one TCP connection may have open: a Node needs one session, a prober a health check and a watch.
+MAX_CALLS_PER_CONNECTION = 4
+
+# What a call may hold, unread, of a peer that is not known yet: a RegisterRequest is a token of 4,096 characters, of
+# four bytes each, and a few names.
+STRANGER_BYTES_MAX = 32 * KIB

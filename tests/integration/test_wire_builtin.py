@@ -19,6 +19,7 @@ import uvloop
 
 from iop_fast.wire import transport
 from iop_fast.wire.credentials import ServerIdentity, Trust
+from iop_fast.wire.ends import CROWDED
 from iop_fast.wire.http2 import dialing, server
 from iop_fast.wire.http2.call import Call
 from iop_fast.wire.http2.client import NodeEnd
@@ -180,6 +181,65 @@ def test_connections_have_a_limit_and_give_their_place_back(monkeypatch: pytest.
             nodes[0] = await OURS.dial(address)
             for node in nodes:
                 node.abandon()
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("is_secure", [False, True], ids=["open", "in a handshake"])
+def test_the_oldest_stranger_is_cut_for_the_next_and_no_session_is(
+    is_secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STRANGERS_MAX", 2)
+
+    async def main() -> None:
+        identity = ServerIdentity(*certificate(tmp_path)) if is_secure else None
+        trust = Trust(tmp_path / "edge.pem") if is_secure else None
+        async with listener(identity=identity) as (made, refused):
+            address = f"127.0.0.1:{made.port}"
+            nodes = []
+            for _ in range(3):
+                node = await OURS.dial(address, trust)
+                await node.write(b"hello")
+                assert await node.read() == b"hello"
+                nodes.append(node)
+            assert (made.strangers, made.strangers_cut) == (0, 0)
+            silent = [await asyncio.open_connection("127.0.0.1", made.port) for _ in range(5)]
+            await until(lambda: made.strangers_cut == 3)
+            async with asyncio.timeout(LIMIT_S):
+                for reader, _ in silent[:3]:
+                    with suppress(ConnectionError):
+                        await reader.read()
+            assert refused.count(CROWDED) == 3
+            assert made.strangers == 2
+            nodes.append(await OURS.dial(address, trust))
+            for node in nodes:
+                await node.write(b"still here")
+                assert await node.read() == b"still here"
+            assert made.strangers_cut == 4
+            for _, writer in silent:
+                writer.close()
+            await until(lambda: made.strangers == 0)
+            for node in nodes:
+                node.abandon()
+            await until(lambda: made.connections == 0)
+
+    uvloop.run(main())
+
+
+def test_a_connection_closes_with_its_session() -> None:
+    async def answer_once(stream: transport.EdgeStream, peer: str) -> None:
+        assert await stream.read() == b"hello"
+        stream.on_registered()
+
+    async def main() -> None:
+        async with OURS.running(answer_once) as (made, address):
+            assert isinstance(made, Http2Server)
+            node = await OURS.dial(address)
+            await node.write(b"hello")
+            assert await node.read() is None
+            assert node.end_reason == ""
+            await until(lambda: made.connections == 0 and made.strangers == 0)
+            node.abandon()
 
     uvloop.run(main())
 

@@ -20,6 +20,7 @@ BOTH: list[TransportName] = ["builtin", "grpcio"]
 
 
 async def echo(stream: EdgeStream, peer: str) -> None:
+    stream.on_registered()
     while (message := await stream.read()) is not None:
         await stream.write(message)
 

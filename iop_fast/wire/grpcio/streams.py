@@ -79,6 +79,9 @@ class EdgeStream:
         shown = (*context.get("x509_common_name", ()), *context.get("x509_subject_alternative_name", ()))
         return frozenset(name.decode("utf-8", "replace") for name in shown)
 
+    def on_registered(self) -> None:
+        """See `ends.EdgeStream`; grpcio has one limit for all messages."""
+
     async def read(self) -> bytes | None:
         """See MessageStream."""
         if self._is_over or self._is_abandoned:
@@ -244,6 +247,8 @@ class GrpcServer:
     `abandoned` counts streams that were given up, `abandoned_pending` those among them that gRPC still holds because
     their peer does not read.
     """
+
+    strangers_cut = 0  # grpcio neither says nor bounds who has no session
 
     def __init__(self, on_stream: OnStream, window_bytes: int) -> None:
         self._on_stream = on_stream

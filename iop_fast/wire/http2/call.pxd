@@ -6,7 +6,8 @@ from iop_fast.wire.http2.peer cimport Peer, read_word
 
 cdef int DATA, END_HEADERS, END_STREAM, HEADERS
 cdef long long COST_OF_RESET, DATA_BYTES_PER_COST, EARNED_BY_MESSAGE
-cdef Py_ssize_t PART_BYTES_MIN, PREFIX_BYTES
+cdef Py_ssize_t MESSAGE_OVERHEAD_BYTES, PART_BYTES_MIN, PREFIX_BYTES
+cdef int READS_A_TURN
 
 
 @cython.final
@@ -17,6 +18,7 @@ cdef class Call:
     cdef public object on_over
     cdef Peer _peer
     cdef object _last, _message, _messages, _parts, _prefix, _reader, _writer
+    cdef int _reads
     cdef bint _has_answered, _is_deaf, _is_ended, _is_ending
     cdef long long _content_left, _part_bytes, _sent, _size, _uncredited, _waiting, _window
     cdef long long recv_window
@@ -47,6 +49,8 @@ cdef class Call:
     @cython.locals(stop="Py_ssize_t", size="Py_ssize_t")
     cdef Py_ssize_t _take_part(self, bytes chunk, Py_ssize_t start, Py_ssize_t end) except -1
     cdef _deliver(self, bytes message)
+    @cython.locals(held="long long")
+    cdef bint _is_crowded(self, long long size) except -1
     cdef _refuse_message(self, int flag, long long size)
     cdef _give_up(self, int status, str text)
     @cython.locals(peer=Peer, credit="long long")

@@ -18,7 +18,9 @@ when its prefix is seen, before a byte of it is kept. What came and was not read
     credit     = uncredited - whole messages that wait - the part of the next one, if whole ones wait
 
 is given back when it is half the window, so a reader that stands still stops the peer, and a message larger than the
-window passes when no other waits before it. Held by a call at most: the window and one message.
+window passes when no other waits before it. Held by a call at most: the window and one message, and of a peer that is
+not known `stranger_bytes_max`; a message that comes beyond that ends the call. A reader that always finds a message
+lets others have their turn of the loop after `READS_A_TURN`.
 
 Sending. A message that fits the windows and one frame is one write to the transport, made in `write`. Else as much as
 fits is sent and the call keeps the message (`_message`, sent up to `_sent`): `flush` goes on when a window opens or the
@@ -41,7 +43,13 @@ from typing import Any
 from iop_fast.wire.http2 import fields, frames
 from iop_fast.wire.http2.fields import Ending
 from iop_fast.wire.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS
-from iop_fast.wire.http2.limits import COST_OF_RESET, DATA_BYTES_PER_COST, EARNED_BY_MESSAGE
+from iop_fast.wire.http2.limits import (
+    COST_OF_RESET,
+    DATA_BYTES_PER_COST,
+    EARNED_BY_MESSAGE,
+    MESSAGE_OVERHEAD_BYTES,
+    READS_A_TURN,
+)
 from iop_fast.wire.http2.peer import Peer, read_word
 
 # Length (24 bits), type, flags and stream of a DATA frame.
@@ -77,6 +85,7 @@ class Call:
         "_peer",
         "_prefix",
         "_reader",
+        "_reads",
         "_sent",
         "_size",
         "_uncredited",
@@ -115,6 +124,7 @@ class Call:
         self._is_deaf = False  # nobody will read any more
         self._has_answered = False  # the answer's first fields were sent (server) or have come (client)
         self._reader: asyncio.Future[None] | None = None
+        self._reads = 0  # messages that were read without waiting
         # Sending.
         self._window = window
         self._message: bytes | None = None
@@ -140,7 +150,11 @@ class Call:
 
         One reader at a time. A cancelled read loses nothing.
         """
+        if self._reads >= READS_A_TURN:
+            self._reads = 0
+            await asyncio.sleep(0)
         while not self._messages:
+            self._reads = 0
             if self.is_peer_ended or self._is_deaf or self.is_over:
                 return None
             await self._sleep_reader()
@@ -156,6 +170,7 @@ class Call:
 
     def _pop(self) -> bytes:
         message = self._messages.popleft()
+        self._reads += 1
         self._waiting -= PREFIX_BYTES + len(message)
         self._give_credit()
         return message
@@ -372,7 +387,7 @@ class Call:
         else:
             prefix, at, stop = chunk, start, start + PREFIX_BYTES
         size = read_word(prefix, at + 1)
-        if prefix[at] or size > self._peer.receive_bytes_max:
+        if prefix[at] or size > self._peer.receive_bytes_max or (not self._peer.is_known and self._is_crowded(size)):
             self._refuse_message(prefix[at], size)
             return end
         if end - stop < size:
@@ -410,12 +425,19 @@ class Call:
         if self._reader is not None:
             self._wake_reader()
 
+    def _is_crowded(self, size: int) -> bool:
+        """True when a message of this size is more than a peer that is not known may leave here unread."""
+        held = self._waiting + MESSAGE_OVERHEAD_BYTES * len(self._messages)
+        return held + size > self._peer.receive_bytes_max
+
     def _refuse_message(self, flag: int, size: int) -> None:
         """A message that we do not take ends the call (gRPC, PROTOCOL-HTTP2.md and compression.md)."""
         if flag == 1:
             status, text = fields.GRPC_UNIMPLEMENTED, "compressed messages are not taken"
         elif flag:
             status, text = fields.GRPC_INTERNAL, "a message with an unknown flag"
+        elif size <= self._peer.receive_bytes_max:
+            status, text = fields.GRPC_RESOURCE_EXHAUSTED, "too many messages of a peer that is not known yet"
         else:
             most = self._peer.receive_bytes_max
             status, text = fields.GRPC_RESOURCE_EXHAUSTED, f"message too large: {size} bytes, at most {most} are taken"
@@ -423,7 +445,7 @@ class Call:
 
     def _give_up(self, status: int, text: str) -> None:
         """The peer's messages cannot be read on. Raises ProtocolError when that happens too often."""
-        self._peer.charge(COST_OF_RESET)
+        self._peer.charge_heavy(COST_OF_RESET)
         if self._peer.is_server:
             self.finish(status, text)
         elif not self.is_over:
@@ -445,6 +467,8 @@ class Call:
     def take_padding(self, byte_count: int) -> None:
         """Bytes of the window that brought nothing."""
         self._uncredited += byte_count
+        if not self._is_deaf:
+            self._give_credit()
 
     def end_peer(self) -> None:
         """The peer has ended its side by END_STREAM."""
@@ -486,7 +510,7 @@ class Call:
 
     def fail(self, code: int, text: str) -> None:
         """The peer broke HTTP/2 on this call alone: reset it. Raises ProtocolError when that happens too often."""
-        self._peer.charge(COST_OF_RESET)
+        self._peer.charge_heavy(COST_OF_RESET)
         if not self.is_over:
             self._peer.answer(frames.rst_stream(self.id, code))
             self._drop_received()

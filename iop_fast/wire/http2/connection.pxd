@@ -10,8 +10,8 @@ cdef int CLOSING, DRAINING, NEW, OPEN
 cdef int CONTINUATION, DATA, GOAWAY, HEADERS, PING, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE
 cdef int ACK, END_HEADERS, END_STREAM, PADDED, PRIORITY_FIELDS
 cdef Py_ssize_t CONTROL_BYTES_MAX, FRAME_BYTES_MAX, HEAD_BYTES
-cdef long long BLOCK_BYTES_FREE, BLOCK_BYTES_PER_COST, COST_OF_FRAME, COST_OF_PING, COST_OF_RESET, COST_OF_SETTINGS
-cdef long long DATA_BYTES_PER_COST, SETTINGS_BYTES_MAX
+cdef long long BLOCK_BYTES_FREE, BLOCK_BYTES_PER_COST, COST_OF_BLOCK, COST_OF_FRAME, COST_OF_PING, COST_OF_RESET, COST_OF_SETTINGS
+cdef long long DATA_BYTES_PER_COST, FIELDS_FREE, SETTINGS_BYTES_MAX
 
 
 @cython.final
@@ -45,7 +45,7 @@ cdef class Connection(Life):
     @cython.locals(start="Py_ssize_t", stop="Py_ssize_t")
     cdef _on_headers(self, int flags, long long stream_id, bytes payload)
     cdef _on_continuation(self, int flags, bytes payload)
-    @cython.locals(is_whole=bint, block=bytes)
+    @cython.locals(is_whole=bint, block=bytes, size="Py_ssize_t", found=list)
     cdef _add_block(self, bytes part, int flags)
     @cython.locals(call=Call)
     cdef _on_block(self, long long stream_id, list block, bint is_end)

@@ -5,10 +5,11 @@ a number with a name (here, in `limits.py` and in `fields.py`):
 
     memory  unread input        a frame head and one control frame, `CONTROL_BYTES_MAX`; DATA is handed on as it comes
             header block        `BLOCK_BYTES_MAX`, encoded and decoded; the dynamic table of its fields 4 KiB
-            messages            calls x (window + one message); a connection's window is given back on receipt
+            messages            calls x (window + one message), of a peer that is not known `stranger_bytes_max`; a
+                                connection's window is given back on receipt
             output              the transport's mark + one message, and `ANSWER_BYTES_MAX` of answers
             calls               `max_calls`, and then REFUSED_STREAM
-    work    frames that bring nothing, resets, refusals, large header blocks: the allowance (`peer.py`)
+    work    frames that bring nothing; header blocks, calls, resets, refusals: the allowances (`peer.py`)
     time    preface and SETTINGS both ways, a header block: `handshake_ns`; silence: `keepalive_ns` + `ping_timeout_ns`;
             without a call: `idle_ns`; closing: `close_ns`
 
@@ -55,11 +56,13 @@ from iop_fast.wire.http2.life import Life
 from iop_fast.wire.http2.limits import (
     BLOCK_BYTES_FREE,
     BLOCK_BYTES_PER_COST,
+    COST_OF_BLOCK,
     COST_OF_FRAME,
     COST_OF_PING,
     COST_OF_RESET,
     COST_OF_SETTINGS,
     DATA_BYTES_PER_COST,
+    FIELDS_FREE,
     FRAME_BYTES_MAX,
     Limits,
 )
@@ -353,9 +356,12 @@ class Connection(Life):
             return
         block, self._block = self._block, b""
         self._block_ticks = 0
-        if len(block) > BLOCK_BYTES_FREE:
-            self.charge(len(block) // BLOCK_BYTES_PER_COST)
-        self._on_block(self._block_id, self._reader.read(block), bool(self._block_flags & END_STREAM))
+        size = len(block)
+        self.charge_heavy(COST_OF_BLOCK + (size // BLOCK_BYTES_PER_COST if size > BLOCK_BYTES_FREE else 0))
+        found = self._reader.read(block)
+        if len(found) > FIELDS_FREE:
+            self.charge_heavy(len(found) - FIELDS_FREE)
+        self._on_block(self._block_id, found, bool(self._block_flags & END_STREAM))
 
     def _on_block(self, stream_id: int, block: fields.Fields, is_end: bool) -> None:
         """The fields of a stream: a new call, the first or the last ones of an old call, or of one that is over."""
@@ -389,13 +395,13 @@ class Connection(Life):
         if is_end:
             self._ended.append(stream_id)
         if len(self._calls) >= self.limits.max_calls:
-            self.charge(COST_OF_RESET)
+            self.charge_heavy(COST_OF_RESET)
             self.answer(frames.rst_stream(stream_id, frames.REFUSED_STREAM))
             return
         try:
             request = fields.read_request(block)
         except MalformedError:
-            self.charge(COST_OF_RESET)
+            self.charge_heavy(COST_OF_RESET)
             self.answer(frames.rst_stream(stream_id, frames.PROTOCOL_ERROR))
             return
         call = Call(self, stream_id, request.path, self._initial_window, self._recv_initial)
@@ -432,12 +438,12 @@ class Connection(Life):
             return
         code = read_word(payload, 0)
         if self.is_server:
-            self.charge(COST_OF_RESET)
+            self.charge_heavy(COST_OF_RESET)
         status = fields.STATUS_OF_RESET.get(code, fields.GRPC_INTERNAL)
         call.end(status, f"the peer reset the call: {frames.error_name(code)}")
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
-        self.charge(COST_OF_SETTINGS)
+        self.charge_heavy(COST_OF_SETTINGS)
         if stream_id:
             raise ProtocolError(frames.PROTOCOL_ERROR, "SETTINGS on a stream")
         if len(payload) % 6 or (flags & ACK and payload):

@@ -9,6 +9,7 @@ from iop_fast.wire.options import (
     MAX_CALLS_PER_CONNECTION,
     MAX_MESSAGE_BYTES,
     MAX_RECEIVE_BYTES,
+    STRANGER_BYTES_MAX,
 )
 
 SECOND_NS = 1_000_000_000
@@ -25,6 +26,9 @@ class Limits(NamedTuple):
 
     max_receive_bytes: int = MAX_RECEIVE_BYTES
     """The largest message that a peer may send; a larger one ends its call with RESOURCE_EXHAUSTED."""
+
+    stranger_bytes_max: int = STRANGER_BYTES_MAX
+    """What a call holds, at most, of messages of a client that is not known yet (server): all of them together."""
 
     max_calls: int = MAX_CALLS_PER_CONNECTION
     """Calls that the peer may have open at once (server); a further one is refused. Ours are bounded by the peer."""
@@ -60,11 +64,23 @@ EARNED_BY_MESSAGE = 4
 
 COST_OF_FRAME = 1
 COST_OF_PING = 2
+
+# What is heavy is paid for out of an allowance of its own, which nothing fills but time: messages of five bytes would
+# pay for calls, which cost a hundred times as much. One of it is about five microseconds.
+HEAVY_ALLOWANCE = 600
 COST_OF_SETTINGS = 10
-# What a call costs that is ended before its time (CVE-2023-44487, CVE-2025-8671): fifty of them a second.
+# A header block, and the call that it may open.
+COST_OF_BLOCK = 10
+# What a call costs besides that is ended before its time (CVE-2023-44487, CVE-2025-8671).
 COST_OF_RESET = 20
-# A header block up to here costs one; a larger one costs by its size: decoding takes about a microsecond a byte.
+# A larger header block costs by its size and by its fields: one byte can be a field, and takes a microsecond or three.
 BLOCK_BYTES_FREE = 512
 BLOCK_BYTES_PER_COST = 32
+FIELDS_FREE = 16
+
+# Beside the bytes of a message that waits to be read: an empty one is an object too.
+MESSAGE_OVERHEAD_BYTES = 64
+# Messages that are read at most before others have their turn of the loop.
+READS_A_TURN = 32
 # So much of DATA pays for its frame.
 DATA_BYTES_PER_COST = 1024

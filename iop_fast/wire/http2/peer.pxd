@@ -3,22 +3,23 @@
 cimport cython
 
 cdef int CLOSING, NEW
-cdef long long ALLOWANCE, ANSWER_BYTES_MAX, JOIN_BYTES_MAX
+cdef long long ALLOWANCE, ANSWER_BYTES_MAX, HEAVY_ALLOWANCE, JOIN_BYTES_MAX
 cdef double ALLOWANCE_S
 
 
 cdef class Peer:
     cdef readonly object limits, loop
     cdef readonly object transport
-    cdef readonly bint is_server, is_writable
+    cdef readonly bint is_known, is_server, is_writable
     cdef readonly str end_reason
     cdef readonly long long frame_bytes_max, message_bytes_max, receive_bytes_max, window, window_bytes
     cdef int _state
     cdef bint _is_feeding
     cdef list _answers
-    cdef long long _allowance, _answer_bytes
-    cdef double _refilled_at
+    cdef long long _allowance, _answer_bytes, _heavy
+    cdef double _heavy_at, _refilled_at
 
+    cpdef on_known(self)
     cpdef on_call_over(self, call)
     cpdef abort(self, str reason)
     @cython.locals(size="Py_ssize_t")
@@ -28,6 +29,7 @@ cdef class Peer:
     @cython.locals(frame=bytes)
     cdef put_answers(self)
     cdef charge(self, long long cost)
+    cdef charge_heavy(self, long long cost)
     cdef earn(self, long long gain)
 
 

@@ -19,7 +19,10 @@ What is written:
   `ANSWER_BYTES_MAX` of them cut the connection: a peer that asks and does not read is given no memory.
 
 Allowance. A frame that makes us work and brings no message is paid for (`charge`) out of an allowance of so much a
-second; messages, either way, earn some. Whoever has spent it within the second is told ENHANCE_YOUR_CALM and cut off.
+second; messages, either way, earn some. What is heavy (header blocks, calls, resets, SETTINGS) has an allowance of its
+own, which nothing earns. Whoever has spent one within the second is told ENHANCE_YOUR_CALM and cut off.
+
+Strangers. A client is not known (`is_known`) until the owner says so by `on_known`; its calls hold little until then.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from iop_fast.wire.http2 import frames
 from iop_fast.wire.http2.frames import ProtocolError
-from iop_fast.wire.http2.limits import ALLOWANCE, ALLOWANCE_S, ANSWER_BYTES_MAX, Limits
+from iop_fast.wire.http2.limits import ALLOWANCE, ALLOWANCE_S, ANSWER_BYTES_MAX, HEAVY_ALLOWANCE, Limits
 from iop_fast.wire.http2.states import CLOSING, NEW
 
 if TYPE_CHECKING:
@@ -46,11 +49,14 @@ class Peer:
         "_allowance",
         "_answer_bytes",
         "_answers",
+        "_heavy",
+        "_heavy_at",
         "_is_feeding",
         "_refilled_at",
         "_state",
         "end_reason",
         "frame_bytes_max",
+        "is_known",
         "is_server",
         "is_writable",
         "limits",
@@ -72,7 +78,10 @@ class Peer:
         self.window = frames.DEFAULT_WINDOW_BYTES  # of the connection, towards the peer
         self.frame_bytes_max = frames.DEFAULT_FRAME_BYTES  # the peer's
         self.message_bytes_max = limits.max_message_bytes
-        self.receive_bytes_max = limits.max_receive_bytes
+        self.is_known = not is_server
+        self.receive_bytes_max = (
+            min(limits.stranger_bytes_max, limits.max_receive_bytes) if is_server else limits.max_receive_bytes
+        )
         self.window_bytes = limits.window_bytes
         self._state = NEW
         self._is_feeding = False
@@ -80,6 +89,15 @@ class Peer:
         self._answer_bytes = 0
         self._allowance = ALLOWANCE
         self._refilled_at = 0.0
+        self._heavy = HEAVY_ALLOWANCE
+        self._heavy_at = loop.time()
+
+    # For the owner.
+
+    def on_known(self) -> None:
+        """The client has shown who it is: window and message alone bound what its calls hold. Idempotent."""
+        self.is_known = True
+        self.receive_bytes_max = self.limits.max_receive_bytes
 
     # What the upper halves have.
 
@@ -154,6 +172,16 @@ class Peer:
                 raise ProtocolError(frames.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
             self._refilled_at = now
             self._allowance = ALLOWANCE - cost
+
+    def charge_heavy(self, cost: int) -> None:
+        """Pay for what a peer makes us do that is heavy. Raises ProtocolError when it has nothing left."""
+        self._heavy -= cost
+        if self._heavy < 0:
+            now = self.loop.time()
+            if now - self._heavy_at < ALLOWANCE_S:
+                raise ProtocolError(frames.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
+            self._heavy_at = now
+            self._heavy = HEAVY_ALLOWANCE - cost
 
     def earn(self, gain: int) -> None:
         """Give back some of the allowance, for work that was worth it."""

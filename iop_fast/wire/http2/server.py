@@ -4,7 +4,8 @@ Connections are accepted here and not by an `asyncio.Server`: each handshake tak
 moment, so that a replaced certificate or authority counts from the next connection on and listening never pauses; and
 what is in the middle of a handshake can be cut when the server stops. A connection is a task until its handshake is
 done; from then on it is a `Connection`, and a call on it is one task: of a session, which is never cancelled, or of a
-health check.
+health check. Until a session on it is registered (`on_registered`) it is a stranger: it may hold little, and there are
+`STRANGERS_MAX` of them, the oldest cut for the next. With the end of its session a connection closes.
 
 Ending. A session ends by status OK when its function returns. A session that is abandoned ends by UNAVAILABLE behind
 what was written, and its connection closes; where a write is under way its peer does not read, or not fast enough, and
@@ -48,12 +49,15 @@ from iop_fast.wire.http2.fields import (
     GRPC_UNIMPLEMENTED,
 )
 from iop_fast.wire.http2.limits import Limits
+from iop_fast.wire.http2.strangers import Stranger, Strangers
 from iop_fast.wire.listening import bind_sockets, join_address
 
 GRPC_DEADLINE_EXCEEDED, GRPC_NOT_FOUND = 4, 5
 
 # Connections of all peers, those in a handshake among them; a further one is closed without a word.
 MAX_CONNECTIONS = 4096
+# Those among them without a registered session: a fleet that dials in at once, not a crowd that never speaks.
+STRANGERS_MAX = 1024
 # Connections taken from the kernel in one turn of the loop.
 ACCEPTS_A_TURN = 64
 # When the process has no file descriptor left, what waits is looked at again after this.
@@ -87,6 +91,12 @@ class EdgeEnd:
     def peer_names(self) -> frozenset[str]:
         """See EdgeStream."""
         return self._names
+
+    def on_registered(self) -> None:
+        """See EdgeStream."""
+        connection = self._call.connection
+        assert isinstance(connection, Connection)
+        self._server.on_registered(connection)
 
     async def read(self) -> bytes | None:
         """See MessageStream."""
@@ -129,6 +139,7 @@ class Http2Server:
         self._listeners: list[socket.socket] = []
         self._connections: dict[Connection, None] = {}
         self._handshakes: dict[asyncio.Task[None], None] = {}
+        self._strangers = Strangers(self._loop, STRANGERS_MAX, self._refuse)
         self._calls: dict[asyncio.Task[None], None] = {}
         self._serves: dict[bytes, Serve] = {
             METHOD.encode(): self._serve_session,
@@ -146,6 +157,16 @@ class Http2Server:
     def connections(self) -> int:
         """Connections whose handshake is done."""
         return len(self._connections)
+
+    @property
+    def strangers(self) -> int:
+        """Connections without a registered session, those in a handshake among them."""
+        return len(self._strangers)
+
+    @property
+    def strangers_cut(self) -> int:
+        """See LinkServer."""
+        return self._strangers.cut_count
 
     # Listening.
 
@@ -181,10 +202,12 @@ class Http2Server:
             return
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._track(self._handshakes, self._shake_hands(accepted, peer))
+        stranger = self._strangers.add(peer)
+        stranger.handshake = self._track(self._handshakes, self._shake_hands(accepted, stranger))
 
-    async def _shake_hands(self, accepted: socket.socket, peer: str) -> None:
+    async def _shake_hands(self, accepted: socket.socket, stranger: Stranger) -> None:
         """Make a connection of a socket; its handshake is cut by cancelling this."""
+        peer = stranger.peer
         context = None if self._identity is None else self._identity.context
         make = partial(
             Connection,
@@ -211,11 +234,14 @@ class Http2Server:
         finally:
             if not made:
                 accepted.close()
+            if not made or made[0].transport is None:  # no handshake, or lost in the meantime
+                self._strangers.forget(stranger)
         connection = made[0]
         transport = connection.transport
-        if transport is None:  # lost in the meantime
+        if transport is None:
             return
         self._connections[connection] = None
+        self._strangers.attach(stranger, connection)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != ALPN:
             self._refuse(peer, "it did not offer HTTP/2 by ALPN")
@@ -229,6 +255,7 @@ class Http2Server:
 
     def _on_lost(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
+        self._strangers.release(connection)
         self._wake()
 
     # Stopping.
@@ -259,7 +286,7 @@ class Http2Server:
                     await self._has_changed
         return not (self._connections or self._handshakes or self._calls)
 
-    def _track(self, tasks: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None]) -> None:
+    def _track(self, tasks: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a task that `stop` waits for."""
         task = self._loop.create_task(work)
         tasks[task] = None
@@ -269,6 +296,7 @@ class Http2Server:
             self._wake()
 
         task.add_done_callback(forget)
+        return task
 
     def _wake(self) -> None:
         if self._has_changed is not None and not self._has_changed.done():
@@ -298,6 +326,14 @@ class Http2Server:
             status = GRPC_INTERNAL
         if not stream.is_abandoned:
             self._finish(call, status)
+            connection = call.connection
+            assert isinstance(connection, Connection)
+            connection.drain()
+
+    def on_registered(self, connection: Connection) -> None:
+        """The session on a connection is registered: its peer is no stranger any more. Idempotent."""
+        connection.on_known()
+        self._strangers.release(connection)
 
     def _finish(self, call: Call, status: int) -> None:
         """End a call, and cut its connection where the peer does not take that."""

@@ -92,7 +92,14 @@ class Peer:
         self.messages_read = 0
         self.frames: list[pb.Frame] = []
         self.response = pb.RegisterResponse()
-        self.serving = world.loop.create_task(world.registrar.serve(self.stream, f"10.0.0.1:{world.next_port()}"))
+        self.registered = 0  # how often the transport was told so
+        address = f"10.0.0.1:{world.next_port()}"
+        self.serving = world.loop.create_task(
+            world.registrar.serve(self.stream, address, on_registered=self._on_registered)
+        )
+
+    def _on_registered(self) -> None:
+        self.registered += 1
 
     def send(self, *frames: pb.Frame) -> None:
         """Say something and let the Edge take it."""

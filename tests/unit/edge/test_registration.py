@@ -116,6 +116,17 @@ def test_anything_but_a_registration_first_is_refused(world: LinkWorld, message:
     assert peer.serving.done()
 
 
+def test_the_transport_is_told_of_a_registration_that_was_accepted_and_of_no_other(world: LinkWorld) -> None:
+    peer = world.peer()
+    assert refusal(peer.register(token="wrong")) == "BAD_TOKEN"
+    assert (peer.serving.done(), peer.registered) == (True, 0)
+    peer = world.peer()
+    world.loop.settle()
+    assert peer.registered == 0
+    assert peer.register().generation == 1
+    assert peer.registered == 1
+
+
 def test_a_draining_edge_refuses(world: LinkWorld) -> None:
     world.edge.start_draining()
     assert refusal(world.peer().register()) == "EDGE_DRAINING"

@@ -139,13 +139,17 @@ def parse(data: bytes) -> list[Frame]:
 class Bench:
     """One server or client connection and a peer that is made of frames."""
 
-    def __init__(self, loop: VirtualLoop, *, is_server: bool = True, shakes: bool = True, **limits: Any) -> None:
+    def __init__(
+        self, loop: VirtualLoop, *, is_server: bool = True, shakes: bool = True, is_known: bool = True, **limits: Any
+    ) -> None:
         self.loop = loop
         self.calls: list[Call] = []
         self.lost = 0
         self.connection = Connection(
             loop, Limits(**limits), is_server=is_server, on_call=self.calls.append, on_lost=self._on_lost
         )
+        if is_known:
+            self.connection.on_known()
         self.transport = MemoryTransport(loop, self.connection)
         if shakes:
             self.feed((frames.PREFACE if is_server else b"") + frames.settings({}) + frames.SETTINGS_ACK)
@@ -207,6 +211,7 @@ class Pair:
         self.tasks: list[asyncio.Task[None]] = []
         self.serve: Callable[[Call], Coroutine[Any, Any, None]] = echo
         self.server = Connection(loop, server or Limits(), is_server=True, on_call=self._on_call)
+        self.server.on_known()
         self.client = Connection(loop, client or Limits(), is_server=False)
         self.at_server = MemoryTransport(loop, self.server)
         self.at_client = MemoryTransport(loop, self.client)

@@ -69,7 +69,7 @@ def test_a_small_message_is_one_write_and_the_first_brings_the_head_of_the_answe
 
 def test_calls_of_one_connection_do_not_wait_for_each_other() -> None:
     async def scene(loop: VirtualLoop) -> None:
-        pair = Pair(loop, Limits(window_bytes=4 * KIB), Limits(window_bytes=4 * KIB))
+        pair = Pair(loop, Limits(window_bytes=4 * KIB, max_calls=16), Limits(window_bytes=4 * KIB))
         stuck = await pair.open()
         await stuck.write(bytes(4000))
         await stuck.write(bytes(4000))  # two answers, and its client reads none

@@ -47,6 +47,14 @@ FLOODS: list[tuple[str, Callable[[int], bytes]]] = [
     ("unknown frames", lambda _: frame(99, 0, 0)),
     ("GOAWAY", lambda _: frames.goaway(0, 0)),
     ("44487 rapid reset", lambda n: request(stream(n)) + frames.rst_stream(stream(n), frames.CANCEL)),
+    (
+        "44487 rapid reset that messages pay for",
+        lambda n: request(stream(n)) + data(stream(n), message(b"") * 50) + frames.rst_stream(stream(n), frames.CANCEL),
+    ),
+    (
+        "fields of one byte",
+        lambda n: (request(3) + frames.rst_stream(3, 8)) * (not n) + frame(frames.HEADERS, 4, 3, b"\x90" * 270),
+    ),
     ("9514 reset flood", lambda n: headers(stream(n), (b"bad", b"x"))),
     ("8671 resets by an empty update", lambda n: request(stream(n)) + frames.window_update(stream(n), 0)),
     ("8671 resets by a window too large", lambda n: request(stream(n)) + frames.window_update(stream(n), 2**31 - 1)),

@@ -42,6 +42,7 @@ class Server:
     def make(self) -> asyncio.Protocol:
         loop = asyncio.get_running_loop()
         connection = Connection(loop, Limits(), is_server=True, on_call=self.on_call)
+        connection.on_known()
         self.connections.append(connection)
         return cast(asyncio.Protocol, connection)
 

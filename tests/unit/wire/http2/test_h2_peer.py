@@ -46,6 +46,8 @@ class H2World:
             is_server=is_server,
             on_call=lambda call: self.tasks.append(loop.create_task(echo(call))),
         )
+        if is_server:
+            self.ours.on_known()
         self.transport = MemoryTransport(loop, self.ours)
 
     async def exchange(self) -> None:
