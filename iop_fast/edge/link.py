@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from iop_fast.edge.links import Links
     from iop_fast.edge.state import EdgeState
 
+# A message is dispatched in one turn of the loop. A Node says a few things about itself in one; a message of 4 MiB has
+# room for a million, which hold up every other Node's runs for a second.
+SESSION_FRAMES_MAX = 1024
+
 log = logs.get(__name__)
 
 
@@ -98,6 +102,7 @@ class NodeLink(LinkRuns):
     __slots__ = (
         "_beat",
         "_edge",
+        "_frames_left",
         "_handlers",
         "_heartbeat",
         "_links",
@@ -141,6 +146,7 @@ class NodeLink(LinkRuns):
         self._was_candidate = False
         self._beat = Beat(loop, self._send_heartbeat, limits.heartbeat_ns)
         self._messages_read = 0
+        self._frames_left = 0  # session frames that the message being dispatched may still bring
         self._heartbeat: pb.Heartbeat | None = None
         self._handlers: Mapping[str, Callable[[pb.Frame], None]] = {
             "ready_ack": self._on_ready_ack,
@@ -268,6 +274,7 @@ class NodeLink(LinkRuns):
 
     def _take(self, message: bytes) -> None:
         self._messages_read += 1
+        self._frames_left = SESSION_FRAMES_MAX
         self.silence.heard()
         try:
             self._traffic.note_received(len(message), dispatch_edge(message, self._runs, self))
@@ -284,6 +291,9 @@ class NodeLink(LinkRuns):
 
     def on_control(self, frame: bytes) -> None:
         """Take a session frame (called by the dispatch). Frames that this version does not know are ignored."""
+        self._frames_left -= 1
+        if self._frames_left < 0:
+            raise FrameError(f"more than {SESSION_FRAMES_MAX} session frames in a message")
         parsed = pb.Frame.FromString(frame)
         kind = parsed.WhichOneof("body")
         handler = self._handlers.get(kind or "")

@@ -8,7 +8,7 @@ from hashlib import sha256
 import pytest
 
 from iop_fast._core.admission import Outcome
-from iop_fast.edge.link import MOVES, LinkEvent, LinkState
+from iop_fast.edge.link import MOVES, SESSION_FRAMES_MAX, LinkEvent, LinkState
 from iop_fast.wire import runtime_pb2 as pb
 from tests.unit.edge.link_world import LinkWorld, provider
 from tests.unit.edge.worlds import VirtualLoop
@@ -454,6 +454,15 @@ def test_a_malformed_message_ends_the_session(world: LinkWorld, message: bytes) 
     assert request.kinds[-1] == "lost"
     assert world.links.counters.malformed == 1
     assert peer.stream.is_abandoned
+
+
+@pytest.mark.parametrize("surplus", [0, 1])
+def test_a_message_brings_so_many_session_frames_and_no_more(world: LinkWorld, surplus: int) -> None:
+    peer = world.ready()
+    for _ in range(2):  # the limit is a message's
+        peer.send(*[pb.Frame(heartbeat=pb.Heartbeat()) for _ in range(SESSION_FRAMES_MAX + surplus)])
+    assert peer.stream.is_abandoned == bool(surplus)
+    assert world.links.counters.malformed == surplus
 
 
 def test_unknown_and_misplaced_session_frames_are_ignored(world: LinkWorld) -> None:
