@@ -14,6 +14,7 @@ import uvloop
 from iop_fast.wire.credentials import ServerIdentity, Trust, system_authorities
 from iop_fast.wire.grpcio.credentials import channel_credentials
 from iop_fast.wire.health import MAX_WATCHES, NOT_SERVING, SERVICE_UNKNOWN, SERVING, asked_service
+from iop_fast.wire.options import MAX_CALLS_PER_CONNECTION
 from iop_fast.wire.transport import SERVICE, NodeStream
 from tests.integration.wire_pairs import EDGES, LIMIT_S, PAIRS, Pair
 
@@ -210,8 +211,8 @@ def test_a_watch_sees_each_change_and_ends_with_the_server(pair: Pair) -> None:
 def test_watches_have_a_limit_and_give_their_place_back(pair: Pair) -> None:
     async def main() -> None:
         async with pair.running() as (_, address):
-            probers = [Prober(address) for _ in range(MAX_WATCHES // 16 + 1)]  # 16 calls a connection
-            watches = [probers[number // 16].watch(b"") for number in range(MAX_WATCHES)]
+            probers = [Prober(address) for _ in range(MAX_WATCHES // MAX_CALLS_PER_CONNECTION + 1)]
+            watches = [probers[number // MAX_CALLS_PER_CONNECTION].watch(b"") for number in range(MAX_WATCHES)]
             for watch in watches:
                 assert await watch.read() == SERVING
             refused = probers[-1].watch(b"")
