@@ -76,7 +76,7 @@ ROUNDS ?= 100
 cli-torture: $(VENV)/.built
 	$(PY) -m tests.soak.cli $(ROUNDS)
 
-## The core's tests and its random steps under AddressSanitizer and UndefinedBehaviorSanitizer (CC=clang for the other).
+## Tests of src_pyx and the core's random steps under AddressSanitizer and UndefinedBehaviorSanitizer (CC=clang for the other).
 sanitize: $(VENV)/.dev
 	$(PY) scripts/sanitize_core.py $(STEPS) $(SEED)
 
