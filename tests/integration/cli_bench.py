@@ -19,6 +19,8 @@ from tests.integration.node_bench import LIMIT_S, until
 from tests.unit.node.worlds import provider, settings
 
 RunEnd = pb.RunEnd
+OK = End(RunEnd.OK, "", None)
+CANCELLED = End(RunEnd.CANCELLED, "cancelled", None)
 
 
 class TaskSink:
@@ -196,3 +198,19 @@ async def cli_bench(
     assert adapter.spawner.pid is None
     assert spawner is None or all(pid != spawner for pid, _, _ in processes()), "a spawner that was not reaped"
     assert bench.marked() == []
+
+
+def exists(path: str | Path) -> bool:
+    return Path(path).exists()
+
+
+def secretive() -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": "/home/x",
+        "IOP_NODE_TOKEN": "token-of-the-node",
+        "TOOL_KEY": "key-of-the-tool",
+        "OTHER_KEY": "key-of-another",
+        "LC_ALL": "ko_KR.UTF-8",
+        "LD_PRELOAD": "",
+    }

@@ -389,3 +389,15 @@ class ExchangeWorld:
         assert all(not link.runs for link in self.links.values())
         assert self.gate.counters()["reclaimed"] == 0
         assert "broken" not in self.edge.counters
+
+
+TWO_NODES = [provider_spec("n1", "p1"), provider_spec("n2", "p2")]
+
+
+def assert_error(call: Call, status: int, code: str) -> None:
+    """The whole answer is that error."""
+    downstream = call.downstream
+    assert (downstream.status, downstream.error["code"]) == (status, code)
+    assert downstream.is_ended
+    assert downstream.field(b"x-request-id") is not None
+    assert downstream.field(b"content-length") == b"%d" % len(downstream.body)

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Iterator
 
 import pytest
 
 from iop_fast.node.relay import Relay
-from iop_fast.node.session import MOVES, SessionEnd, SessionEvent, SessionState
+from iop_fast.node.session import MOVES, SessionEvent, SessionState
 from iop_fast.wire import runtime_pb2 as pb
-from iop_fast.wire.options import INLINE_PAYLOAD_BYTES
-from iop_fast.wire.payload import encode_payload, refresh_entries, registration_entries
 from tests.unit.edge.worlds import NS_PER_S, VirtualLoop
-from tests.unit.node.worlds import NodeWorld, RunEnd, Talk, names, payload, provider, request
+from tests.unit.node.worlds import NodeWorld, RunEnd, ended, names, payload, provider, request
 
 
 @pytest.fixture
 def world() -> Iterator[NodeWorld]:
     with VirtualLoop() as loop:
         yield NodeWorld(loop)
-
-
-def ended(talk: Talk) -> SessionEnd:
-    """How a session ended; it must have."""
-    talk.loop.settle()
-    assert talk.running.done(), talk.session
-    return talk.running.result()
 
 
 def test_it_registers_first_and_says_nothing_else(world: NodeWorld) -> None:
@@ -242,138 +232,6 @@ def test_old_runs_that_never_end_hold_the_next_session_back_for_a_limit(
     assert "old_runs_left" in caplog.text
 
 
-# Payloads.
-
-
-def test_a_push_is_applied_and_answered(world: NodeWorld) -> None:
-    talk = world.session()
-    talk.make_ready(provider("p1", capacity=4))
-    made = world.adapters[0]
-    talk.push(payload(provider("p1", capacity=2)), revision=8)
-    (frame,) = talk.heard("refresh_response")
-    answer = frame.refresh_response
-    assert (answer.payload_revision, answer.applied, answer.error) == (8, True, "")
-    assert names(answer.providers) == {"p1": ("UP", "")}
-    assert world.router.current.providers["p1"].payload.capacity == 2
-    assert world.adapters == [made]
-
-
-def test_a_push_that_cannot_be_applied_keeps_what_runs_and_says_why(world: NodeWorld) -> None:
-    """B14: nothing is applied in part."""
-    talk = world.session()
-    talk.make_ready()
-    before = world.router.current
-    talk.push(payload(provider("p1"), provider("p2", settings=None, adapter="nowhere")), revision=8)
-    (frame,) = talk.heard("refresh_response")
-    assert frame.refresh_response.applied is False
-    assert "names adapter 'nowhere'" in frame.refresh_response.error
-    assert world.router.current is before
-    talk.open(1)
-    assert len(world.adapter().runs) == 1
-
-
-def test_a_bug_while_applying_a_push_keeps_what_runs(world: NodeWorld) -> None:
-    talk = world.session()
-    talk.make_ready()
-    before = world.router.current
-
-    def bug(*_: object) -> object:
-        raise ZeroDivisionError
-
-    world.router._makers = {"openai_compat": bug}  # type: ignore[dict-item]
-    talk.push(payload(provider("p1", "http://new")), revision=8)
-    (frame,) = talk.heard("refresh_response")
-    assert frame.refresh_response.applied is False
-    assert world.router.current is before
-    assert talk.session.state is SessionState.READY
-
-
-def test_pushes_are_applied_in_order_and_the_reader_goes_on(world: NodeWorld) -> None:
-    talk = world.session()
-    talk.make_ready()
-    talk.open(1)
-    for number, revision in enumerate((8, 9, 10)):
-        talk.push(payload(provider("p1", f"http://new{number}")), revision)
-        if number < 2:
-            talk.open(revision)
-    # Two replaced sets have runs, so the third push waits, and the session does not.
-    answers = [frame.refresh_response.payload_revision for frame in talk.heard("refresh_response")]
-    assert answers == [8, 9]
-    talk.say(pb.Frame(run_id=1, cancel=pb.CancelRequest()))
-    assert [frame.refresh_response.payload_revision for frame in talk.heard("refresh_response")] == [10]
-
-
-def test_a_large_payload_comes_in_pieces(world: NodeWorld) -> None:
-    """B13: a payload over the limit of one frame."""
-    many = payload(*(provider(f"p{number}", models=("m" * 200, "n" * 200)) for number in range(2_000)))
-    entries = registration_entries(
-        pb.RegisterResponse(generation=3, payload_revision=7, protocol="1.0"), encode_payload(many)
-    )
-    assert sum(map(len, entries)) > INLINE_PAYLOAD_BYTES
-    talk = world.session()
-    for entry in entries:
-        assert talk.heard("ready_ack") == []
-        talk.stream.feed(entry)
-        talk.loop.settle()
-    (frame,) = talk.heard("ready_ack")
-    assert len(frame.ready_ack.providers) == 2_000
-    assert world.router.current.payload == many
-    for entry in refresh_entries(8, encode_payload(payload(*many.providers[1:]))):
-        talk.stream.feed(entry)
-    talk.loop.settle()
-    (frame,) = talk.heard("refresh_response")
-    assert frame.refresh_response.applied
-    assert "p0" not in world.router.current.providers
-
-
-@pytest.mark.parametrize("fault", ["hash", "gap", "revision", "overlap", "unannounced"])
-def test_pieces_that_do_not_fit_end_the_session(world: NodeWorld, fault: str) -> None:
-    talk = world.session()
-    if fault == "unannounced":
-        talk.make_ready()
-        talk.say(pb.Frame(config_piece=pb.ConfigPiece(payload_revision=7, offset=0, piece=b"x")))
-    else:
-        digest = hashlib.sha256(b"" if fault == "hash" else b"ab").digest()
-        announced = pb.RegisterResponse(
-            generation=3, payload_revision=7, payload_bytes=2, payload_sha256=digest, protocol="1.0"
-        )
-        talk.say(pb.Frame(register_response=announced))
-        if fault == "overlap":
-            refresh = pb.NodeConfigRefreshRequest(payload_revision=8, payload=pb.NodeConfigPayload())
-            talk.say(pb.Frame(refresh_request=refresh))
-        else:
-            revision = 6 if fault == "revision" else 7
-            pieces = [(0, b"a"), (2 if fault == "gap" else 1, b"b")]
-            talk.say(*(piece_frame(revision, offset, piece) for offset, piece in pieces))
-    assert ended(talk).reason.startswith("malformed message")
-    assert world.router.current.payload is None or fault == "unannounced"
-
-
-def piece_frame(revision: int, offset: int, piece: bytes) -> pb.Frame:
-    return pb.Frame(config_piece=pb.ConfigPiece(payload_revision=revision, offset=offset, piece=piece))
-
-
-def test_a_first_payload_that_cannot_be_applied_ends_the_session(world: NodeWorld) -> None:
-    talk = world.session()
-    talk.accept(payload(provider("p1"), provider("p1")))
-    end = ended(talk)
-    assert "p1 stands in the payload twice" in end.reason
-    assert not end.was_ready
-
-
-def test_the_same_payload_in_the_next_session_replaces_nothing(world: NodeWorld) -> None:
-    first = world.session()
-    first.make_ready()
-    registry = world.router.current
-    first.stream.end()
-    ended(first)
-    second = world.session(first.session.relay)
-    second.accept(payload(provider()), revision=9, generation=4)
-    (frame,) = second.heard("ready_ack")
-    assert (frame.ready_ack.generation, frame.ready_ack.payload_revision) == (4, 9)
-    assert world.router.current is registry
-
-
 # Health.
 
 
@@ -481,116 +339,6 @@ def test_an_edge_that_never_answers_the_registration_is_given_up(world: NodeWorl
     talk = world.session()
     talk.loop.run_for(15.1)
     assert ended(talk).was_ready is False
-
-
-# Draining.
-
-
-def test_a_draining_node_refuses_new_runs_finishes_the_others_and_closes(world: NodeWorld) -> None:
-    talk = world.session()
-    talk.make_ready()
-    talk.open(1)
-    talk.session.drain(30_000)
-    talk.loop.settle()
-    (frame,) = talk.heard("draining")
-    assert frame.draining.limit_ms == 30_000
-    talk.open(2)
-    assert [(frame.run_id, frame.end.status) for frame in talk.heard("end")] == [(2, RunEnd.NODE_DRAINING)]
-    talk.loop.run_for(3)
-    (run,) = world.adapter().runs
-    run.sink.on_data(b"last")
-    run.end()
-    talk.loop.run_for(0.1)
-    assert [frame.WhichOneof("body") for frame in talk.heard()] == ["data", "end"]
-    assert ended(talk).reason == "drained"
-    assert run.cancels == 0
-
-
-def test_the_last_end_is_handed_over_before_a_drained_session_closes(world: NodeWorld) -> None:
-    talk = world.session()
-    talk.make_ready()
-    talk.open(1)
-    talk.stream.is_held = True
-    talk.session.drain(30_000)
-    world.adapter().runs[0].end()
-    talk.loop.run_for(1)
-    assert not talk.running.done()
-    talk.stream.release()
-    talk.loop.run_for(0.1)
-    assert [frame.end.status for frame in talk.heard("end")] == [RunEnd.OK]
-    assert ended(talk).reason == "drained"
-
-
-def test_an_edge_that_does_not_read_holds_a_drained_node_for_a_limit(world: NodeWorld) -> None:
-    talk = world.session()
-    talk.make_ready()
-    talk.stream.is_held = True
-    talk.session.drain(30_000)
-    talk.loop.run_for(2.5)
-    assert ended(talk).reason == "drained"
-
-
-def test_runs_left_at_the_drain_limit_are_stopped(world: NodeWorld) -> None:
-    talk = world.session()
-    talk.make_ready()
-    talk.open(1)
-    talk.session.drain(2_000)
-    talk.loop.run_for(1.9)
-    assert world.adapter().runs[0].cancels == 0
-    talk.loop.run_for(0.2)
-    assert [(frame.end.status, frame.end.detail) for frame in talk.heard("end")] == [
-        (RunEnd.CANCELLED, "the Node shut down")
-    ]
-    assert ended(talk).reason == "drained"
-
-
-def test_a_session_that_ends_while_it_hands_over_its_last_message_keeps_no_timer(world: NodeWorld) -> None:
-    talk = world.session()
-    talk.make_ready()
-    talk.stream.is_held = True
-    talk.session.drain(30_000)
-    talk.loop.run_for(0.5)
-    talk.session.close("test")
-    talk.loop.settle()
-    assert [timer for timer in world.loop._scheduled if not timer.cancelled()] == []  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("accepted", [False, True])
-def test_a_node_that_is_not_ready_has_nothing_to_drain(world: NodeWorld, accepted: bool) -> None:
-    async def silent() -> None:
-        await asyncio.sleep(3600)
-
-    world.probe = silent
-    talk = world.session()
-    if accepted:
-        talk.accept(payload(provider()))
-    talk.session.drain(30_000)
-    assert ended(talk).reason == "the Node shuts down"
-    talk.loop.settle()
-    assert talk.heard("ready_ack") == []
-
-
-def test_a_draining_edge_lets_runs_end_and_says_when_to_come_back(world: NodeWorld) -> None:
-    talk = world.session()
-    talk.make_ready()
-    talk.open(1)
-    talk.say(pb.Frame(draining=pb.Draining(reconnect_after_ms=700, limit_ms=1)))
-    assert talk.session.state is SessionState.DRAINING
-    world.adapter().runs[0].end()
-    talk.loop.run_for(1)
-    assert [frame.end.status for frame in talk.heard("end")] == [RunEnd.OK]
-    talk.stream.end()
-    end = ended(talk)
-    assert (end.edge_drained, end.reconnect_after_ms) == (True, 700)
-
-
-def test_both_sides_may_drain(world: NodeWorld) -> None:
-    talk = world.session()
-    talk.make_ready()
-    talk.say(pb.Frame(draining=pb.Draining(reconnect_after_ms=700)))
-    talk.session.drain(1_000)
-    talk.loop.run_for(0.1)
-    assert ended(talk).reason == "drained"
 
 
 # What must not harm.

@@ -15,7 +15,7 @@ from iop_fast.node.adapters import Adapter, BrokenAdapter, Surroundings
 from iop_fast.node.health import Health
 from iop_fast.node.registry import Router
 from iop_fast.node.relay import INPUT_BYTES_MAX, Relay
-from iop_fast.node.session import Identity, Session, SessionLimits
+from iop_fast.node.session import Identity, Session, SessionEnd, SessionLimits
 from iop_fast.node.traces import RunTraces
 from iop_fast.seams import (
     End,
@@ -443,3 +443,10 @@ def short_event(event: pb.RunEvent) -> str:
 def names(states: Iterable[pb.ProviderState]) -> Mapping[str, tuple[str, str]]:
     """Provider states by id."""
     return {state.provider_id: (pb.ProviderState.State.Name(state.state), state.reason) for state in states}
+
+
+def ended(talk: Talk) -> SessionEnd:
+    """How a session ended; it must have."""
+    talk.loop.settle()
+    assert talk.running.done(), talk.session
+    return talk.running.result()

@@ -14,6 +14,10 @@ from iop_fast.edge.front.listener import Front
 from iop_fast.errors import Failure
 from iop_fast.seams import Downstream, Head, RequestHead
 
+GET = b"GET /%s HTTP/1.1\r\nHost: a\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+CLOSING_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
+
 NS_PER_S = 1_000_000_000
 
 
@@ -284,3 +288,20 @@ class Client:
     @property
     def is_silent(self) -> bool:
         return not self.transport.writes
+
+
+def post(length: int, *fields: bytes, path: bytes = b"/") -> bytes:
+    lines = [b"POST " + path + b" HTTP/1.1", b"Host: a", b"Content-Length: %d" % length, *fields, b"", b""]
+    return b"\r\n".join(lines)
+
+
+def chunked(*fields: bytes) -> bytes:
+    return b"\r\n".join([b"POST / HTTP/1.1", b"Host: a", b"Transfer-Encoding: chunked", *fields, b"", b""])
+
+
+def answer(request: Recorder) -> None:
+    request.answer()
+
+
+def paths(bench: Bench) -> list[bytes]:
+    return [request.head.path for request in bench.service.requests]
