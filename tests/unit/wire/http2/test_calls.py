@@ -383,6 +383,9 @@ def test_an_owner_that_fails_with_a_call_ends_that_call_by_internal() -> None:
     play(scene)
 
 
+HEAD_OF_ANSWER = headers(1, (b":status", b"200"), (b"content-type", b"application/grpc"))
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "details"),
     [
@@ -403,6 +406,8 @@ def test_an_owner_that_fails_with_a_call_ends_that_call_by_internal() -> None:
         (frames.goaway(0, frames.NO_ERROR), 14, "takes no more calls"),
         (frames.goaway(0, frames.ENHANCE_YOUR_CALM, "too_many_pings"), 14, "too much work asked for: too_many_pings"),
         (data(1, message(b"x"), ends=True), 13, "without trailers"),
+        (HEAD_OF_ANSWER + data(1, message(b"cut")[:-1]) + headers(1, (b"grpc-status", b"0"), ends=True), 13, "within"),
+        (HEAD_OF_ANSWER + data(1, b"\0\0") + headers(1, (b"grpc-status", b"0"), ends=True), 13, "within a message"),
     ],
 )
 def test_a_client_learns_how_its_call_ended(answer: bytes, status: int, details: str) -> None:
@@ -415,6 +420,22 @@ def test_a_client_learns_how_its_call_ended(answer: bytes, status: int, details:
         assert details in call.details
         bench.connection.abort("")
         assert call.status == status
+
+    play(scene)
+
+
+def test_a_client_drops_a_call_whose_answer_it_cannot_read() -> None:
+    async def scene(loop: VirtualLoop) -> None:
+        bench = Bench(loop, is_server=False)
+        call, other = bench.connection.open_call(PATH, b"host"), bench.connection.open_call(PATH, b"host")
+        bench.take()
+        bench.feed(HEAD_OF_ANSWER + data(1, message(b"read") + b"\1\0\0\0\1x"))
+        assert (call.is_over, call.status) == (True, 12)
+        assert [(f.kind, f.stream_id) for f in bench.take()] == [(frames.RST_STREAM, 1)]
+        assert await call.read() is None
+        bench.feed(data(1, b"the rest, in flight"))
+        assert not other.is_over
+        bench.connection.abort("")
 
     play(scene)
 
