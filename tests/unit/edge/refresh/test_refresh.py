@@ -476,7 +476,7 @@ def test_the_end_of_what_signals_asked_for_is_told_once_and_when_all_of_it_is_do
             told: list[int] = []
             world.refresher.on_signals_answered = lambda: told.append(len(world.refresher.history))
             world.refresher.apply_by_signal()
-            while world.refresher._is_signal_waiting:
+            while world.refresher._is_signal_waiting:  # noqa: ASYNC110
                 await asyncio.sleep(0)  # in every turn of the loop: it must not be over before the second one comes
             world.refresher.apply_by_signal()
             await until(lambda: bool(told), "the end")
