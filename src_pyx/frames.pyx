@@ -26,16 +26,26 @@ from iop_fast._hot.frame_fields cimport (
     RUN_END,
     RUN_EVENT,
     RUN_REQUEST,
-    SPAN,
     TAKEN,
     TEXT,
     TOOL_CALL,
     TUNNEL_REQUEST,
-    VARINT,
     WINDOW,
     Body,
     Said,
-    WireType,
+)
+from iop_fast._hot.wire_format cimport (
+    SPAN,
+    VARINT,
+    Place,
+    bytes_field_size,
+    number_field_size,
+    put_bytes_field,
+    put_number_field,
+    put_varint,
+    span_size,
+    tag_of,
+    varint_size,
 )
 
 from iop_fast.seams import End, Head, RunOpening, TunnelRequest
@@ -44,64 +54,12 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     object PyUnicode_AsEncodedString(object text, const char *encoding, const char *errors)
 
-cdef extern from *:
-    int leading_zeros "__builtin_clzll"(unsigned long long value) nogil
-
-ctypedef unsigned char *Place
-
 MAX_HEADERS = HEADERS_MAX
 EVENT_BYTES = EVENT_SIZE
 
 
 class FrameError(ValueError):
     """A message is not a well-formed Batch: the peer is broken and its session must end."""
-
-
-cdef inline unsigned char tag_of(int number, WireType kind) noexcept nogil:
-    """Tag of a field below 16: one byte."""
-    return <unsigned char>(number << 3 | kind)
-
-
-cdef inline Py_ssize_t varint_size(uint64_t value) noexcept nogil:
-    return ((63 - leading_zeros(value | 1)) * 9 + 73) // 64
-
-
-cdef inline Py_ssize_t span_size(Py_ssize_t size) noexcept nogil:
-    """Size of a length and the bytes it counts."""
-    return varint_size(size) + size
-
-
-cdef inline Py_ssize_t bytes_field_size(Py_ssize_t size) noexcept nogil:
-    return 1 + span_size(size) if size else 0
-
-
-cdef inline Py_ssize_t number_field_size(uint64_t value) noexcept nogil:
-    return 1 + varint_size(value) if value else 0
-
-
-cdef inline Place put_varint(Place at, uint64_t value) noexcept nogil:
-    while value >= 0x80:
-        at[0] = <unsigned char>(value | 0x80)
-        value >>= 7
-        at += 1
-    at[0] = <unsigned char>value
-    return at + 1
-
-
-cdef inline Place put_bytes_field(Place at, int number, const void *source, Py_ssize_t size) noexcept nogil:
-    if not size:
-        return at
-    at[0] = tag_of(number, SPAN)
-    at = put_varint(at + 1, size)
-    memcpy(at, source, size)
-    return at + size
-
-
-cdef inline Place put_number_field(Place at, int number, uint64_t value) noexcept nogil:
-    if not value:
-        return at
-    at[0] = tag_of(number, VARINT)
-    return put_varint(at + 1, value)
 
 
 cdef bytes new_entry(uint64_t run_id, Body body, Py_ssize_t body_size, Place *body_at):

@@ -18,14 +18,9 @@ so a form is taken only in the shape on which they agree, which is what clients 
   what stands there;
 - CRLF ends every line. A boundary behind a bare LF or CR ends a part for some parsers, so it is refused in data too;
 - a boundary is followed by CRLF or "--": others tolerate space, or take a longer line for data;
-- the closing boundary is there;
-- a part has one Content-Disposition, `form-data` with one name; a name is plain, so that it has one spelling. `model`
-  and `stream` in other letters or with an index (`model[]`) are refused, since some frameworks read them as the field;
-- a file's name holds neither a quote, a backslash nor a semicolon: parsers disagree on escapes and some split at any
-  semicolon. `filename*` stands only beside a `filename` that says the same (.NET writes both);
-- no transfer encoding but the three that leave bytes alone, no nested multipart, no content encoding, no length that is
-  not the part's own, and for `model` and `stream` no type but plain text in UTF-8;
-- `_charset_` is refused: it would say how to read the other fields.
+- the closing boundary is there.
+
+What is refused of a part's head is said in form_heads.pyx.
 """
 
 cimport cython
@@ -35,16 +30,17 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcpy
 
-from urllib.parse import unquote_to_bytes
+from iop_fast._core.form_heads cimport FILE, MODEL, NAME_LIMIT, PROMPT, STREAM, Kind, read_part
 
-from iop_fast._core.scan import AUDIO_TOKENS, ScanError
+from iop_fast._core.form_heads import BadPart
+from iop_fast._core.scan import AUDIO_TOKENS
+from iop_fast._core.scan_faults import ScanError
 
 cdef enum:
     BOUNDARY_LIMIT = 70        # RFC 2046, section 5.1.1
     HEAD_LIMIT = 4096
     VALUE_LIMIT = 4096         # 1,024 characters of four bytes
     PART_LIMIT = 256
-    NAME_LIMIT = 64
     MODEL_CHARACTERS = 1024
     NEEDLE_ROOM = 2 + BOUNDARY_LIMIT
     KEPT_ROOM = VALUE_LIMIT + 2 + NEEDLE_ROOM
@@ -74,126 +70,13 @@ cdef enum Before:
     BARE_END         # CR or LF alone
     LINE_END         # CRLF
 
-cdef enum Kind:
-    OTHER
-    FILE
-    MODEL
-    STREAM
-    PROMPT
-
 cdef bytes ALPHANUMERIC = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 cdef frozenset BOUNDARY_CHARACTERS = frozenset(ALPHANUMERIC + b"'()+_,-./:=?")
-cdef frozenset TOKEN_CHARACTERS = frozenset(ALPHANUMERIC + b"!#$%&'*+-.^_`|~")
-cdef frozenset NAME_CHARACTERS = frozenset(ALPHANUMERIC + b"_-.:[]")
-cdef frozenset PARAMETERS = frozenset((b"name", b"filename", b"filename*"))
-cdef frozenset IDENTITY_ENCODINGS = frozenset((b"7bit", b"8bit", b"binary"))
-cdef frozenset PLAIN_CHARSETS = frozenset((b"utf-8", b"us-ascii"))
 cdef dict FLAGS = {b"true": True, b"1": True, b"false": False, b"0": False, b"": False}
-cdef bytes SPACE = b" \t"
 
 
 def is_boundary(bytes boundary not None):
     return 1 <= len(boundary) <= BOUNDARY_LIMIT and BOUNDARY_CHARACTERS.issuperset(boundary)
-
-
-class BadPart(Exception):
-    """The head of a part is refused; the text says why. Never leaves this module."""
-
-
-# ---- heads of parts, which are short and few -------------------------------------------------------------------------
-
-
-cdef dict read_fields(bytes head):
-    """Cut a head, which holds no line end but CRLF, into fields by lower-case name."""
-    cdef dict fields = {}
-    cdef bytes line, name, value
-    for line in head.split(b"\r\n"):
-        if line[:1] in (b" ", b"\t"):
-            raise BadPart("a header line of a part is folded")
-        name, colon, value = line.partition(b":")
-        if not colon or not name or not TOKEN_CHARACTERS.issuperset(name):
-            raise BadPart("a header line of a part is malformed")
-        name = name.lower()
-        if name in fields:
-            raise BadPart("a part has a header twice")
-        fields[name] = value.strip(SPACE)
-    return fields
-
-
-cdef list read_parameters(bytes value):
-    """Cut `word; name=value; ...` into the word and pairs; a value is a token or a quoted string without escapes."""
-    cdef bytes word, rest, name, text
-    word, semicolon, rest = value.partition(b";")
-    cdef list found = [word.strip(SPACE).lower()]
-    while semicolon:
-        name, equals, rest = rest.lstrip(SPACE).partition(b"=")
-        if not equals or not name or not TOKEN_CHARACTERS.issuperset(name):
-            raise BadPart("a parameter of a part's header is malformed")
-        if rest[:1] == b'"':
-            text, quote, rest = rest[1:].partition(b'"')
-            if not quote or b"\\" in text or b";" in text:
-                raise BadPart("a quoted value in a part's header is open, or holds a quote, a backslash or a semicolon")
-            rest, semicolon, after = rest.partition(b";")
-            if rest.strip(SPACE):
-                raise BadPart("a parameter of a part's header is malformed")
-            rest = after
-        else:
-            text, semicolon, rest = rest.partition(b";")
-            text = text.rstrip(SPACE)
-            if not text or not TOKEN_CHARACTERS.issuperset(text):
-                raise BadPart("a parameter of a part's header is malformed")
-        found.append((name.lower(), text))
-    return found
-
-
-cdef tuple read_disposition(bytes value):
-    """Return the field's name and whether it is a file."""
-    cdef list found = read_parameters(value)
-    cdef dict given = dict(found[1:])
-    if found[0] != b"form-data" or len(given) != len(found) - 1 or not PARAMETERS.issuperset(given):
-        raise BadPart("expected content-disposition: form-data with a name, and maybe a filename")
-    cdef bytes name = given.get(b"name", b"")
-    if not 1 <= len(name) <= NAME_LIMIT or not NAME_CHARACTERS.issuperset(name):
-        raise BadPart(f"a field's name is 1 to {NAME_LIMIT} characters A-Z a-z 0-9 _ - . : [ ]")
-    cdef bytes extended = given.get(b"filename*")
-    if extended is not None:
-        charset, _, text = extended.partition(b"''")
-        if charset.lower() != b"utf-8" or unquote_to_bytes(text) != given.get(b"filename"):
-            raise BadPart("filename* stands without a filename that says the same")
-    return name, b"filename" in given
-
-
-cdef bint is_plain_text(bytes value):
-    """True for a type under which a value is read as UTF-8."""
-    cdef list found = read_parameters(value)
-    if found[0] != b"text/plain" or len(found) > 2:
-        return False
-    return len(found) == 1 or (found[1][0] == b"charset" and found[1][1].lower() in PLAIN_CHARSETS)
-
-
-cdef int64_t read_length(bytes value) except -1:
-    if not 1 <= len(value) <= 18 or not value.isdigit():
-        raise BadPart("the length of a part is no number")
-    return int(value)
-
-
-cdef Kind kind_of(bytes name, bint is_file) except *:
-    """Say what a field is; refuse the names that somebody else would read as one of ours."""
-    cdef bytes stem = name.lower().partition(b"[")[0].partition(b".")[0]
-    if stem == b"model" or stem == b"stream":
-        if name != stem:
-            raise BadPart(f"the field {name.decode()} is a known one in another spelling")
-        if is_file:
-            raise BadPart(f"the field {name.decode()} is a file")
-        return MODEL if name == b"model" else STREAM
-    if stem == b"_charset_":
-        raise BadPart("the field _charset_ is not supported")
-    if is_file:
-        return FILE
-    return PROMPT if name == b"prompt" else OTHER
-
-
-# ---- the machine -----------------------------------------------------------------------------------------------------
 
 
 @cython.final
@@ -435,33 +318,13 @@ cdef class FormScan:
         """The head is whole, but for the LF that was read last: find out what the part is."""
         cdef bytes head = (<char *>self._head)[:self._head_size - 3] if self._head_size > 3 else b""
         try:
-            self._read_head(head)
+            self._kind = read_part(head, &self._declared)
         except BadPart as error:
             self._refuse("bad_part", None, self._head_at, str(error))
         self._data_at = at
         self._kept_size = 0
         self._matched = 0
         self._state = DATA
-        return 0
-
-    cdef int _read_head(self, bytes head) except -1:
-        cdef dict fields = read_fields(head) if head else {}
-        cdef bytes disposition = fields.get(b"content-disposition")
-        cdef bytes media = fields.get(b"content-type")
-        cdef bytes length = fields.get(b"content-length")
-        if disposition is None:
-            raise BadPart("a part has no content-disposition")
-        name, is_file = read_disposition(disposition)
-        self._kind = kind_of(name, is_file)
-        if fields.get(b"content-transfer-encoding", b"binary").lower() not in IDENTITY_ENCODINGS:
-            raise BadPart("a part has a content-transfer-encoding that changes its bytes")
-        if b"content-encoding" in fields:
-            raise BadPart("a part has a content-encoding")
-        if media is not None and media.lower().startswith(b"multipart/"):
-            raise BadPart("a part is a multipart of its own")
-        if (self._kind == MODEL or self._kind == STREAM) and media is not None and not is_plain_text(media):
-            raise BadPart(f"the field {name.decode()} is not plain text in UTF-8")
-        self._declared = -1 if length is None else read_length(length)
         return 0
 
     cdef inline uint8_t _byte_before(self, const uint8_t *p, Py_ssize_t distance) noexcept:

@@ -2,7 +2,8 @@
 parsers could read in two ways.
 
 Fed with pieces as they arrive; any split of the bytes gives the same result. Never holds the body: spans are offsets
-into it. It raises the same error as the scan of JSON bodies, `iop_fast._core.scan.ScanError`, and is read the same way.
+into it. It raises the same error as the scan of JSON bodies, `iop_fast._core.scan_faults.ScanError`, and is read the
+same way.
 """
 
 from typing import final

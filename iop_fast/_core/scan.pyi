@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import final
 
 from iop_fast._core.json_string import estimate_tokens as estimate_tokens
+from iop_fast._core.scan_faults import ScanError as ScanError
 
 # Feature bits of a request, part of `needs` (see iop_fast.edge.needs for the surface bits).
 FEATURE_TOOLS: int
@@ -23,20 +24,6 @@ IMAGE_TOKENS: int
 AUDIO_TOKENS: int
 VIDEO_TOKENS: int
 FILE_TOKENS: int
-
-class ScanError(ValueError):
-    """The body is refused: a stable short `code`, the top-level key at fault or None, the offset of the byte or of the
-    string at fault. The text of the error says what was expected and is fit for the client.
-
-    `param` is well-formed text of at most 256 bytes (a lone surrogate in a key shows as U+FFFD).
-    """
-
-    # "invalid_json" | "duplicate_key" | "too_deep" | "not_an_object" | "invalid_utf8" | "bad_field" | "too_many_keys" |
-    # "key_too_long"
-    code: str
-    param: str | None
-    offset: int
-    def __init__(self, code: str, param: str | None, offset: int, message: str) -> None: ...
 
 @final
 class BodyScan:
@@ -68,7 +55,7 @@ class BodyScan:
         type json_schema, media that stands elsewhere (an http URL), video parts (image parts too) and files."""
     @property
     def estimated_tokens(self) -> int:
-        """Estimated input tokens: DESIGN of the estimate stands in the implementation's head."""
+        """Estimated input tokens; what counts stands at the head of src_pyx/scan_roles.pyx."""
     @property
     def value_count(self) -> int:
         """JSON values in the body, its own object not counted: what reading it makes."""

@@ -1,8 +1,8 @@
-"""The reading half of the frame codec: a message of proto/iop/runtime.proto is walked and its frames are delivered.
+"""Dispatch: a message of proto/iop/runtime.proto is read and its frames are delivered.
 
 Session frames are rare and are handed on as they stand (`on_control`), to be read by runtime_pb2. Checked against it in
-tests: unknown fields and frames are skipped as protobuf does. The writing half, and FrameError, stand in
-`iop_fast._hot.frames`.
+tests: unknown fields and frames are skipped as protobuf does. The codec's reading half stands in
+`iop_fast._hot.frame_reader`, its writing half and FrameError in `iop_fast._hot.frames`.
 """
 
 from typing import Protocol, type_check_only

@@ -1,12 +1,4 @@
-"""Numbers of proto/iop/runtime.proto that both halves of the frame codec know: writing and dispatch."""
-
-cdef enum WireType:
-    VARINT = 0
-    FIXED64 = 1
-    SPAN = 2
-    GROUP = 3
-    GROUP_END = 4
-    FIXED32 = 5
+"""Numbers of proto/iop/runtime.proto that both halves of the frame codec and dispatch know."""
 
 # Fields of Frame. Session frames are 2 to 10.
 cdef enum Body:

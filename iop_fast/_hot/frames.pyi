@@ -2,7 +2,7 @@
 
 Every `encode_*` returns one entry of `Batch.frames`, tag and length included, so a message is `b"".join(entries)`.
 Session frames are rare and go through runtime_pb2 (`encode_frame`). Checked against it in tests: an entry equals what
-protobuf's serializer makes. The reading half stands in `iop_fast._hot.dispatch`.
+protobuf's serializer makes. The reading half stands in `iop_fast._hot.frame_reader`.
 
 Encoding raises TypeError for a wrong type (names, values and paths are bytes), OverflowError for a number that its
 field does not hold, ValueError for text that is no Unicode and for more than `MAX_HEADERS` header fields.
