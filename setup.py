@@ -11,6 +11,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 DEBUG = os.environ.get("IOP_DEBUG", "0") == "1"
+PROCESSES = os.cpu_count() or 1
 
 MODULES = {
     "iop_fast._core.clock": "src_pyx/clock.pyx",
@@ -136,6 +137,7 @@ def compiled() -> list[Extension]:
         compiler_directives=DIRECTIVES,
         annotate=DEBUG,
         force=DEBUG,
+        nthreads=PROCESSES,
     )
 
 
@@ -149,10 +151,13 @@ def typed() -> list[Extension]:
         [Extension(name, [str(source)], extra_compile_args=TYPED_FLAGS) for name, source in sources.items()],
         compiler_directives=TYPED_DIRECTIVES,
         build_dir=str(TYPED_C),
+        nthreads=PROCESSES,
     )
 
 
-setup(
-    ext_modules=[*compiled(), *([] if DEBUG else typed())],
-    options={"build_ext": {"parallel": os.cpu_count()}},
-)
+# Translating starts processes, which may read this file again.
+if __name__ == "__main__":
+    setup(
+        ext_modules=[*compiled(), *([] if DEBUG else typed())],
+        options={"build_ext": {"parallel": PROCESSES}},
+    )
