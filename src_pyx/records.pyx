@@ -9,6 +9,17 @@ cdef extern from "Python.h":
     ctypedef struct TypeWithBase "PyTypeObject":
         PyTypeObject *tp_base
 
+cdef extern from *:
+    """
+    /* From 3.14 on a tuple keeps its hash, -1 until there is one; memory of its type's own begins as zeros. */
+    #if PY_VERSION_HEX >= 0x030E0000
+    #define FORGET_HASH(record) (((PyTupleObject *)(record))->ob_hash = -1)
+    #else
+    #define FORGET_HASH(record) ((void)(record))
+    #endif
+    """
+    void forget_hash "FORGET_HASH"(object record)
+
 
 cdef object TUPLE = tuple
 
@@ -20,6 +31,7 @@ cpdef object new_record(type kind, tuple values):
     if (<TypeWithBase *>kind).tp_base != <PyTypeObject *>TUPLE:
         raise TypeError(f"expected a named tuple, got {kind.__name__}")
     record = allocate(<PyTypeObject *>kind, PyTuple_GET_SIZE(values))
+    forget_hash(record)
     for place in range(PyTuple_GET_SIZE(values)):
         value = <object>PyTuple_GET_ITEM(values, place)
         Py_INCREF(value)    # which PyTuple_SET_ITEM takes over

@@ -24,6 +24,7 @@ def test_a_record_is_the_named_tuple() -> None:
     assert record == Usage(1, 2, 3)
     assert type(record) is Usage
     assert record._replace(cached_tokens=4) == (1, 2, 4)
+    assert hash(record) == hash(Usage(1, 2, 3))
     assert new_record(Empty, ()) == ()
     assert [item(record, place) for place in range(3)] == [1, 2, 3]
     assert item((5, 6), 1) == 6
