@@ -21,9 +21,11 @@ $(VENV)/.made:
 	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
 	@touch $@
 
-# What runs: the package, editable, with its compiled modules.
+# What runs: the package, editable, with its compiled modules. What builds it comes into .venv before: a Cython that .dev
+# installed afterwards would be newer than what was translated, and most modules would be compiled once more.
 $(VENV)/.run: pyproject.toml $(VENV)/.made
-	$(PY) -m pip install --quiet --editable .
+	$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])' | xargs $(PY) -m pip install --quiet
+	$(PY) -m pip install --quiet --no-build-isolation --editable .
 	@touch $@
 
 # What develops: linters, type checker, test tools.
