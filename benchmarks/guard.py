@@ -5,9 +5,10 @@
 The base is BASE, else the commit where this branch left the main one, else (on the main branch itself) HEAD when the
 working tree differs from it, else HEAD's parent. Either side is built by its own setup.py in build/guard, from tracked
 files alone; the files beside this one whose names end in `_operations.py` run under callgrind with both packages, which
-counts the same on a busy machine as on an idle one. Fails when an operation takes more than GROWTH_MAX more. Figures
-are printed and not kept. Without valgrind, or without a base (a first commit, a shallow clone), it says so and passes;
-so it does for operations that do not run with the base's package.
+counts nearly the same on a busy machine as on an idle one. Fails when an operation takes more than GROWTH_MAX more, one
+that copies bodies BULK_GROWTH_MAX; before it says so it counts both sides again, in another order of hashes, and takes
+the lower counts. Figures are printed and not kept. Without valgrind, or without a base (a first commit, a shallow
+clone), it says so and passes; so it does for operations that do not run with the base's package.
 
 The trees stay in build/guard. Files whose content differs are written anew, the others keep their times, so that
 setup.py makes anew what a change touches; the tree of the base begins as a copy of the other one. A tree that another
@@ -34,6 +35,10 @@ from scripts.debug_tree import tracked_files
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "guard"
 GROWTH_MAX = 0.03
+# A block that grows is copied or not, by what lies behind it in the heap: equal code differs by 7 %, a copy is 14 %.
+BULK_GROWTH_MAX = 0.10
+BULK = ("_64k_", "_large_", "_upload_")
+HASH_SEEDS = ("0", "1", "2")
 MAIN_BRANCHES = ("origin/main", "main")
 
 BUILD = ("setup.py", "--quiet", "build_ext", "--inplace")
@@ -134,9 +139,9 @@ def operations() -> list[Path]:
     return sorted(Path(__file__).parent.glob("*_operations.py"))
 
 
-def count(tree: Path, file: Path) -> Counts | None:
+def count(tree: Path, file: Path, seed: str = HASH_SEEDS[0]) -> Counts | None:
     """Count a file's operations under the package in `tree`; None, with the reason on stderr, when they do not run."""
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     with tempfile.TemporaryDirectory(prefix="guard-") as scratch:
 
         def run(*command: str) -> list[str] | None:
@@ -167,25 +172,51 @@ def total_of(dump: Path) -> int:
     raise SystemExit(f"guard: {dump.name} has no summary")
 
 
+def growth_max(name: str) -> float:
+    """By how much an operation may grow."""
+    return BULK_GROWTH_MAX if any(part in f"{name}_" for part in BULK) else GROWTH_MAX
+
+
+def grown(before: Counts, after: Counts) -> list[str]:
+    """The operations that have grown too much."""
+    return [name for name, instructions in after.items() if instructions / before[name] - 1 > growth_max(name)]
+
+
 def report(before: Counts, after: Counts) -> list[str]:
     """Print both sides; returns the operations that have grown too much."""
-    grown = []
+    failed = grown(before, after)
     for name, instructions in after.items():
         growth = instructions / before[name] - 1
         print(f"guard {name:20} {before[name]:9.1f} -> {instructions:9.1f} instructions {growth:+7.2%}", end="")
-        if growth > GROWTH_MAX:
-            grown.append(name)
-            print(f"  FAILED: more than {GROWTH_MAX:+.0%}", end="")
-        print()
-    return grown
+        print(f"  FAILED: more than {growth_max(name):+.0%}" if name in failed else "")
+    return failed
+
+
+def count_both(before: Path, after: Path, file: Path) -> tuple[Counts | None, Counts | None]:
+    """Count a file's operations under both trees, side by side; again, for the lower counts, while one has grown."""
+    lowest: tuple[Counts | None, Counts | None] = (None, None)
+    for seed in HASH_SEEDS:
+        with ThreadPoolExecutor(2) as sides:
+            old, new = sides.map(lambda tree, seed=seed: count(tree, file, seed), (before, after))
+        if old is None or new is None:
+            return old, new
+        was, now = lower(lowest[0], old), lower(lowest[1], new)
+        lowest = was, now
+        if not grown(was, now):
+            break
+    return lowest
+
+
+def lower(known: Counts | None, counted: Counts) -> Counts:
+    """The lower count of each operation."""
+    return counted if known is None else {name: min(value, known[name]) for name, value in counted.items()}
 
 
 def compared(before: Path, after: Path, files: Sequence[Path]) -> int:
-    """Count all operations under both trees, side by side, and report; returns the exit code."""
-    with ThreadPoolExecutor(2) as sides:
-        old, new = sides.map(lambda tree: [count(tree, file) for file in files], (before, after))
+    """Count all operations under both trees and report; returns the exit code."""
     failed: list[str] = []
-    for file, was, now in zip(files, old, new, strict=True):
+    for file in files:
+        was, now = count_both(before, after, file)
         if now is None:
             failed.append(file.name)
             print(f"guard {file.name} FAILED: it does not run with the change")
@@ -193,7 +224,7 @@ def compared(before: Path, after: Path, files: Sequence[Path]) -> int:
             print(f"guard {file.name} does not run with the base: not compared")
         else:
             failed += report(was, now)
-    print(f"guard: {', '.join(failed)} FAILED" if failed else f"guard: nothing takes more than {GROWTH_MAX:.0%} more")
+    print(f"guard: {', '.join(failed)} FAILED" if failed else "guard: nothing takes more than it may")
     return 1 if failed else 0
 
 

@@ -105,7 +105,9 @@ VALGRIND = """\
 import json, os, sys
 from pathlib import Path
 out = next(word.partition("=")[2] for word in sys.argv if word.startswith("--callgrind-out-file="))
-costs = json.loads((Path(os.environ["PYTHONPATH"]) / "costs.json").read_text())
+tree = Path(os.environ["PYTHONPATH"])
+seeded = tree / f"costs-{{os.environ['PYTHONHASHSEED']}}.json"
+costs = json.loads((seeded if seeded.exists() else tree / "costs.json").read_text())
 if costs is None:
     sys.exit("no such module")
 for place, (name, cost) in enumerate(costs.items()):
@@ -147,7 +149,7 @@ def test_an_unchanged_tree_passes(sides: Sides, capsys: pytest.CaptureFixture[st
     assert sides.compare({"request": 160_000, "chunk": 6_300}, {"request": 160_000, "chunk": 6_300}) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["guard", "request", "160000.0", "->", "160000.0", "instructions", "+0.00%"]
-    assert lines[-1] == "guard: nothing takes more than 3% more"
+    assert lines[-1] == "guard: nothing takes more than it may"
 
 
 def test_one_operation_that_takes_five_percent_more_fails(sides: Sides, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,6 +157,22 @@ def test_one_operation_that_takes_five_percent_more_fails(sides: Sides, capsys: 
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].endswith("+5.00%  FAILED: more than +3%")
     assert lines[-1] == "guard: chunk FAILED"
+
+
+def test_an_operation_that_seems_to_have_grown_is_counted_again(
+    sides: Sides, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sides.root / "after").mkdir()
+    for seed, cost in (("0", 9_000), ("1", 6_310)):
+        (sides.root / "after" / f"costs-{seed}.json").write_text(json.dumps({"chunk": cost}))
+    assert sides.compare({"chunk": 6_300}, {"chunk": 99_999}) == 0
+    assert "6310.0" in capsys.readouterr().out
+
+
+def test_operations_that_copy_bodies_may_grow_by_less_than_a_copy(sides: Sides) -> None:
+    assert sides.compare({"edge_upload_piece": 468_000}, {"edge_upload_piece": 502_000}) == 0
+    assert sides.compare({"edge_upload_piece": 468_000}, {"edge_upload_piece": 534_000}) == 1
+    assert sides.compare({"node_64k_answer": 326_000}, {"node_64k_answer": 391_000}) == 1
 
 
 def test_operations_that_the_base_does_not_run_are_not_compared(
