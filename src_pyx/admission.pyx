@@ -43,10 +43,9 @@ from iop_fast._core.ledger cimport (
     LINK_READY,
     NONE,
     Lease,
-    LeaseTable,
     Ledger,
     NodeState,
-    drop_entry,
+    abandon_entry,
     free_entry,
 )
 from iop_fast._core.memory cimport zeroed
@@ -79,14 +78,6 @@ globals()["Waiter"] = Waiter
 
 # Exceptions of owners that are kept until the shell takes them; the counter counts all.
 cdef int32_t FAILURES_KEPT = 64
-
-
-cdef void abandon_entry(LeaseTable* table, int32_t slot) noexcept:
-    """An entry for which no Lease object could be made: held ones wait for `reclaim`."""
-    if table.entries[slot].state == LEASE_HELD:  # pragma: no cover - no tracer survives it; test_out_of_memory does
-        drop_entry(table, slot)  # pragma: no cover
-    else:
-        free_entry(table, slot)  # pragma: no cover
 
 
 cdef struct Arrival:
@@ -355,7 +346,7 @@ cdef class Admission:
 
     def node_ready(self, int64_t now_ns, str node_id, int64_t generation, healthy):
         cdef int32_t row = self.ledger.intern_node(node_id)
-        cdef list reported = self.read_health(row, healthy)
+        cdef list reported = self.ledger.read_health(row, healthy)
         cdef NodeState* node = &self.ledger.nodes[row]
         if generation <= node.generation:
             return False
@@ -371,7 +362,7 @@ cdef class Admission:
         return True
 
     def node_draining(self, int64_t now_ns, str node_id, int64_t generation):
-        cdef int32_t row = self.current_node(node_id, generation)
+        cdef int32_t row = self.ledger.current_node(node_id, generation)
         if row == NONE:
             return False
         self.begin(now_ns)
@@ -382,7 +373,7 @@ cdef class Admission:
         return True
 
     def node_down(self, int64_t now_ns, str node_id, int64_t generation):
-        cdef int32_t row = self.current_node(node_id, generation)
+        cdef int32_t row = self.ledger.current_node(node_id, generation)
         if row == NONE:
             return False
         self.begin(now_ns)
@@ -394,12 +385,12 @@ cdef class Admission:
         return True
 
     def health(self, int64_t now_ns, str node_id, int64_t generation, healthy):
-        cdef int32_t row = self.current_node(node_id, generation)
+        cdef int32_t row = self.ledger.current_node(node_id, generation)
         cdef list reported
         if row == NONE:
             return False
-        reported = self.read_health(row, healthy)
-        if self.current_node(node_id, generation) == NONE:
+        reported = self.ledger.read_health(row, healthy)
+        if self.ledger.current_node(node_id, generation) == NONE:
             return False
         self.begin(now_ns)
         self.queue.unmark_all()
@@ -407,25 +398,6 @@ cdef class Admission:
         self.settlement.settle(now_ns)
         self.finish()
         return True
-
-    cdef int32_t current_node(self, str node_id, int64_t generation) except -2:
-        """The row of a Node whose session of this generation is up, else NONE."""
-        cdef int32_t row = self.ledger.find_node(node_id)
-        if row == NONE or self.ledger.nodes[row].generation != generation:
-            return NONE
-        return NONE if self.ledger.nodes[row].link == LINK_OFFLINE else row
-
-    cdef list read_health(self, int32_t row, object healthy):
-        """The reported health of the Node's providers as numbers, 2 * provider + healthy; unknown ids are left out."""
-        cdef list reported = []
-        cdef int32_t provider = self.ledger.nodes[row].first_provider
-        cdef object word
-        while provider != NONE:
-            word = healthy.get(self.ledger.keys[provider][1])
-            if word is not None:
-                reported.append(2 * provider + bool(word))
-            provider = self.ledger.providers[provider].next_of_node
-        return reported
 
     cdef int take_health(self, list reported) except -1:
         cdef int32_t coded, provider

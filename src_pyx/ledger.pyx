@@ -117,6 +117,14 @@ cdef void drop_entry(LeaseTable* table, int32_t slot) noexcept:
     table.dropped += 1
 
 
+cdef void abandon_entry(LeaseTable* table, int32_t slot) noexcept:
+    """An entry for which no Lease object could be made: held ones wait for `reclaim`."""
+    if table.entries[slot].state == LEASE_HELD:  # pragma: no cover - no tracer survives it; test_out_of_memory does
+        drop_entry(table, slot)  # pragma: no cover
+    else:
+        free_entry(table, slot)  # pragma: no cover
+
+
 cdef void undrop_entry(LeaseTable* table, int32_t slot) noexcept:
     cdef LeaseEntry* entry = &table.entries[slot]
     if entry.dropped_previous == NONE:
@@ -277,6 +285,25 @@ cdef class Ledger:
 
     cdef int32_t find_node(self, str node_id) except -2:
         return self.node_index.get(node_id, NONE)
+
+    cdef int32_t current_node(self, str node_id, int64_t generation) except -2:
+        """The row of a Node whose session of this generation is up, else NONE."""
+        cdef int32_t row = self.find_node(node_id)
+        if row == NONE or self.nodes[row].generation != generation:
+            return NONE
+        return NONE if self.nodes[row].link == LINK_OFFLINE else row
+
+    cdef list read_health(self, int32_t row, object healthy):
+        """The reported health of the Node's providers as numbers, 2 * provider + healthy; unknown ids are left out."""
+        cdef list reported = []
+        cdef int32_t provider = self.nodes[row].first_provider
+        cdef object word
+        while provider != NONE:
+            word = healthy.get(self.keys[provider][1])
+            if word is not None:
+                reported.append(2 * provider + bool(word))
+            provider = self.providers[provider].next_of_node
+        return reported
 
     cdef int32_t intern_node(self, str node_id) except -1:
         cdef int32_t node = self.find_node(node_id)

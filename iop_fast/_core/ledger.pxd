@@ -142,6 +142,8 @@ cdef class Ledger:
     cdef int32_t intern_node(self, str node_id) except -1
     cdef int32_t intern_provider(self, tuple key) except -1
     cdef int32_t find_node(self, str node_id) except -2
+    cdef int32_t current_node(self, str node_id, int64_t generation) except -2
+    cdef list read_health(self, int32_t row, object healthy)
     cdef void update_live(self, int32_t provider) noexcept
     cdef int reserve_leases(self, int64_t wanted) except -1
     cdef int32_t take(self, int32_t provider, bint takes_long, int64_t now_ns, int64_t enqueued_at_ns) except -1
@@ -159,3 +161,4 @@ cdef class Ledger:
 
 cdef void free_entry(LeaseTable* table, int32_t slot) noexcept
 cdef void drop_entry(LeaseTable* table, int32_t slot) noexcept
+cdef void abandon_entry(LeaseTable* table, int32_t slot) noexcept

@@ -63,6 +63,7 @@ MUTANTS = [
         ("bucket bound exclusive", "while duration_ns > BOUNDS_NS", "while duration_ns >= BOUNDS_NS"),
         ("window forgets the last", "meter.ends_before = meter.ends if", "meter.ends_before = 0 if"),
         ("generation of a lease", "entry.generation = node.generation", "entry.generation = 0"),
+        ("any generation", " or self.nodes[row].generation != generation:", ":"),
     ),
     *mutants(
         "wait_queue",
@@ -302,7 +303,6 @@ MUTANTS = [
             "        if node.link != LINK_OFFLINE:\n            self.ledger.lose_leases(row, now_ns)",
             "        if False:\n            self.ledger.lose_leases(row, now_ns)",
         ),
-        ("any generation", " or self.ledger.nodes[row].generation != generation:", ":"),
         (
             "dead node keeps leases",
             "        self.ledger.lose_leases(row, now_ns)\n        self.queue.unmark_all()",
