@@ -14,13 +14,14 @@ from contextlib import suppress
 from typing import cast
 
 from iop_fast.wire.credentials import ALPN, Trust, plain_tls_error
-from iop_fast.wire.ends import CLOSE_GRACE_S, GIVEN_UP, METHOD, NO_EDGE, check_size, detach
+from iop_fast.wire.ends import CLOSE_GRACE_S, GIVEN_UP, METHOD, NO_EDGE, detach
 from iop_fast.wire.http2.call import Call
 from iop_fast.wire.http2.connection import Connection
 from iop_fast.wire.http2.dialing import connect
 from iop_fast.wire.http2.fields import GRPC_OK, GRPC_UNIMPLEMENTED
 from iop_fast.wire.http2.life import LOST, PEER_LEFT
 from iop_fast.wire.http2.limits import Limits
+from iop_fast.wire.http2.session_end import SessionEnd
 from iop_fast.wire.listening import split_address
 
 NS_PER_S = 1_000_000_000
@@ -47,52 +48,39 @@ STATUS_NAMES = (
 )
 
 
-class NodeEnd:
+class NodeEnd(SessionEnd):
     """The Node's end of one session: a NodeStream over a call and the connection that was made for it."""
 
-    __slots__ = ("_call", "_connection", "_is_abandoned", "_is_reading", "_is_writing", "_lost", "end_reason")
+    __slots__ = ("_connection", "_is_reading", "_lost", "end_reason")
 
     def __init__(self, connection: Connection, call: Call, lost: asyncio.Event) -> None:
         """`lost` is set when the transport is gone."""
+        super().__init__(call)
         self._connection = connection
-        self._call = call
         self._lost = lost
-        self._is_abandoned = False
         self._is_reading = False
-        self._is_writing = False
         self.end_reason = ""
 
     async def read(self) -> bytes | None:
         """See MessageStream."""
-        if self._is_abandoned:
+        if self.is_abandoned:
             return None
         self._is_reading = True
         try:
             message = await self._call.read()  # network
-            while message is not None and self._is_abandoned:
+            while message is not None and self.is_abandoned:
                 message = await self._call.read()  # network; nobody wants it any more
         finally:
             self._is_reading = False
-        if message is None and not self._is_abandoned:
+        if message is None and not self.is_abandoned:
             self.end_reason = plain_end(self._connection, self._call)
         return message
 
-    async def write(self, message: bytes) -> None:
-        """See MessageStream. Raises ValueError above `MAX_MESSAGE_BYTES`."""
-        check_size(message)
-        if self._is_abandoned:
-            raise ConnectionError(GIVEN_UP)
-        self._is_writing = True
-        try:
-            await self._call.write(message)  # network
-        finally:
-            self._is_writing = False
-
     def abandon(self) -> None:
         """See MessageStream."""
-        if self._is_abandoned:
+        if self.is_abandoned:
             return
-        self._is_abandoned = True
+        self.is_abandoned = True
         if self._call.is_over:
             self.end_reason = self.end_reason or plain_end(self._connection, self._call)
         elif self._is_writing:

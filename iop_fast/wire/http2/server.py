@@ -30,13 +30,11 @@ from iop_fast.wire.credentials import ALPN, ServerIdentity, certificate_names, p
 from iop_fast.wire.ends import (
     CLOSE_GRACE_S,
     EDGE_CLOSED,
-    GIVEN_UP,
     MAX_CALLS,
     METHOD,
     SERVICE,
     OnRefused,
     OnStream,
-    check_size,
 )
 from iop_fast.wire.health import CHECK, NO_SERVICE, NO_WATCH, SERVICE_UNKNOWN, WATCH, Health
 from iop_fast.wire.http2.call import Call
@@ -49,6 +47,7 @@ from iop_fast.wire.http2.fields import (
     GRPC_UNIMPLEMENTED,
 )
 from iop_fast.wire.http2.limits import Limits
+from iop_fast.wire.http2.session_end import SessionEnd
 from iop_fast.wire.http2.strangers import Stranger, Strangers
 from iop_fast.wire.listening import bind_sockets, join_address
 
@@ -75,17 +74,15 @@ STOP_LIMIT_S = 1.0
 Serve = Callable[[Call, str], Coroutine[Any, Any, None]]
 
 
-class EdgeEnd:
+class EdgeEnd(SessionEnd):
     """The Edge's end of one session: an EdgeStream over a call."""
 
-    __slots__ = ("_call", "_is_writing", "_names", "_server", "is_abandoned")
+    __slots__ = ("_names", "_server")
 
     def __init__(self, call: Call, names: frozenset[str], server: Http2Server) -> None:
-        self._call = call
+        super().__init__(call)
         self._names = names
         self._server = server
-        self.is_abandoned = False
-        self._is_writing = False
 
     @property
     def peer_names(self) -> frozenset[str]:
@@ -103,17 +100,6 @@ class EdgeEnd:
         if self.is_abandoned:
             return None
         return await self._call.read()  # network
-
-    async def write(self, message: bytes) -> None:
-        """See MessageStream. Raises ValueError above `MAX_MESSAGE_BYTES`."""
-        check_size(message)
-        if self.is_abandoned:
-            raise ConnectionError(GIVEN_UP)
-        self._is_writing = True
-        try:
-            await self._call.write(message)  # network
-        finally:
-            self._is_writing = False
 
     def abandon(self) -> None:
         """See MessageStream."""
