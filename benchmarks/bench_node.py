@@ -10,15 +10,12 @@ call to it.
 from __future__ import annotations
 
 import argparse
-import cProfile
-import pstats
-import time
 
 import uvloop
 
-from benchmarks.node_operations import COUNT, OPERATIONS, Work, requests
+from benchmarks.in_process import cpu_us, profile
+from benchmarks.node_operations import COUNT, OPERATIONS, requests
 
-ROUNDS = 9
 TURNS = 10
 
 WORDS = {
@@ -30,27 +27,13 @@ WORDS = {
 }
 
 
-async def measure(work: Work) -> float:
-    """Best CPU time of one operation in us."""
-    best = float("inf")
-    for _ in range(ROUNDS):
-        start = time.process_time_ns()
-        for _ in range(TURNS):
-            await work(COUNT)
-        best = min(best, (time.process_time_ns() - start) / TURNS / COUNT / 1000)
-    return best
-
-
 async def main(is_profile: bool) -> None:
     """Print the table, or a profile of whole answers."""
     if is_profile:
-        work = await requests()
-        with cProfile.Profile() as profile:
-            await work(10 * COUNT)
-        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+        await profile(await requests(), 10 * COUNT)
         return
     for name, make in OPERATIONS.items():
-        print(f"{WORDS[name]:48} {await measure(await make()):7.2f} us", flush=True)
+        print(f"{WORDS[name]:48} {await cpu_us(await make(), COUNT, TURNS):7.2f} us", flush=True)
 
 
 if __name__ == "__main__":
